@@ -1,0 +1,126 @@
+"""Every exception that a user of CometMQ can meet, named for what the caller can do about it.
+
+`CometError` is the root. The families, by what to do next:
+
+- *refused*: nothing is in the log; repeating the same call gives the same answer (`Refused` and
+  its children) or may succeed after a while (`Retryable`).
+- *unknown*: the outcome can't be known (`OutcomeUnknown`); the message may be stored or not.
+- *position*: the place asked for is not there (`Truncated`, `Expired`, `Damaged`); each carries
+  `next_offset`, the place to go on from.
+- *data*: bytes that are not what they claim (`BatchError`, `Unreadable`).
+- *set-up*: a config file, plugin or folder that can't be used (`ConfigError`, `PluginError`,
+  `LogError`).
+"""
+
+from __future__ import annotations
+
+
+class CometError(Exception):
+    """The root of all errors of CometMQ."""
+
+
+# --- what a client can meet -------------------------------------------------------------------
+
+
+class Refused(CometError):
+    """The broker said no and nothing is in the log; the same call would be refused again.
+
+    `code` is the stable name of the reason (see `cometmq.protocol.Status`).
+    """
+
+    def __init__(self, message: str, code: str = "REFUSED") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NotAvailable(Refused):
+    """This broker can't give what was asked for (an ack level, an operation), ever."""
+
+
+class Fenced(Refused):
+    """Somebody newer owns this: a claim token, a producer epoch or a broker epoch is old."""
+
+
+class Retryable(CometError):
+    """Nothing is in the log now, but the same call may succeed after `after_ms` milliseconds."""
+
+    def __init__(self, message: str, after_ms: int = 0, code: str = "RETRYABLE") -> None:
+        super().__init__(message)
+        self.after_ms = after_ms
+        self.code = code
+
+
+class BufferFull(Retryable):
+    """The producer's bounded buffer is full and it was told to raise instead of to wait."""
+
+
+class OutcomeUnknown(CometError):
+    """Time or the connection ran out before the answer came: stored, or not, can't be known."""
+
+
+class Closed(CometError):
+    """The producer, consumer, connection or broker is closed (or belongs to a forked parent)."""
+
+
+class PositionError(CometError):
+    """A place in a queue that can't be read. `next_offset` is where reading may go on."""
+
+    def __init__(self, message: str, *, topic: str, queue: int, next_offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.queue = queue
+        self.next_offset = next_offset
+
+
+class Truncated(PositionError):
+    """The queue was cut below the consumer's offset; go on at `next_offset`."""
+
+
+class Expired(PositionError):
+    """The offset is below the queue's min offset: deleted by retention."""
+
+
+class Damaged(PositionError):
+    """The bytes of these offsets are damaged on disk; only a seek goes past them."""
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+class BatchError(CometError):
+    """Bytes that are not a well-formed record batch. Names the field, its value and the rule."""
+
+
+class ProtocolError(CometError):
+    """A peer sent something that is not the protocol. Names what was expected."""
+
+
+# --- set-up -----------------------------------------------------------------------------------
+
+
+class ConfigError(CometError):
+    """A setting that can't be used: names file, line, key and what is allowed."""
+
+
+class PluginError(CometError):
+    """A plugin that can't be used or that failed: plugin, distribution, version, hook, next step."""
+
+
+class LogError(CometError):
+    """The data folder can't be used as it is: names file, position and what to do."""
+
+
+class LogLocked(LogError):
+    """Another process holds the data folder."""
+
+
+class LogInDoubt(LogError):
+    """The state can't be proven; the broker stays read-only until the folder is repaired."""
+
+
+class NoSpace(LogError):
+    """The disk has no room for what was to be written; nothing was written."""
+
+
+class LogStopped(LogError):
+    """A sync failed: the log accepts nothing more until the broker is started again."""

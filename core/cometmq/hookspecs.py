@@ -1,0 +1,125 @@
+"""Every hook of CometMQ, grouped by the phase in which it is called.
+
+A plugin is an object with methods marked `@hookimpl`, published under the entry-point group
+`cometmq.plugins`. A method may take any subset of a hook's arguments, by name. What hooks return
+is described in `interfaces.py`. Order: the standard set first, then the user's plugins as written;
+hooks whose name says *after* (`stopping`, `session_closed`) run in reverse, so plugins nest.
+
+Hooks marked *hot* are compiled at start into a plain call chain: they run per batch or per
+request, are synchronous and must not block. The other ones may be `async` and are awaited in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from cometmq.environment import Environment
+from cometmq.interfaces import (
+    Delay,
+    FlushPolicy,
+    Job,
+    Metric,
+    ParkedFetch,
+    Pass,
+    Refuse,
+    Replace,
+    SessionInfo,
+    Storage,
+    Transport,
+)
+
+if TYPE_CHECKING:
+    from cometmq.batch import Batch
+
+hookspec = pluggy.HookspecMarker("cometmq")
+hookimpl = pluggy.HookimplMarker("cometmq")
+
+# --- slots: exactly one enabled plugin implements each; called once at start --------------------
+
+
+@hookspec(firstresult=True)
+def storage(environment: Environment, data: str) -> Storage | None:
+    """Return where segments live. `data` is the data folder of this broker (absolute path)."""
+
+
+@hookspec(firstresult=True)
+def flush_policy() -> FlushPolicy | None:
+    """Return what decides when appended bytes are synced."""
+
+
+# --- contributions: collected from all plugins at start ------------------------------------------
+
+
+@hookspec
+def transports() -> Sequence[Transport] | None:
+    """Return the transports that this plugin brings; two for one scheme are an error."""
+
+
+@hookspec
+def jobs() -> Sequence[Job] | None:
+    """Return housekeeping to be run by the broker's scheduler."""
+
+
+@hookspec
+def metrics() -> Iterable[Metric] | None:
+    """Return numbers; called each time somebody asks (`mq info --json`)."""
+
+
+# --- life cycle ----------------------------------------------------------------------------------
+
+
+@hookspec
+def started(broker: Any) -> Awaitable[None] | None:
+    """The broker listens and serves. `broker` is the running `cometmq.broker.Broker`."""
+
+
+@hookspec
+def stopping(broker: Any) -> Awaitable[None] | None:
+    """The broker is about to stop: called in reverse order, all of them, errors collected."""
+
+
+# --- session ---------------------------------------------------------------------------------------
+
+
+@hookspec(firstresult=True)
+def authenticate(
+    client_id: str, credentials: dict[str, str], peer_name: str
+) -> str | Refuse | None:
+    """Return who this is (the principal), or Refuse; None leaves it to the next plugin. A plugin
+    with this hook is what allows listening beyond loopback. Called once a hello."""
+
+
+@hookspec
+def authorize(session: SessionInfo, operation: str, resource: str) -> Refuse | None:
+    """Hot. May this session do this? `operation` is a name of `protocol.Operation`, `resource` a
+    topic, a `group:NAME` or empty. Every plugin is asked; the first Refuse is the answer."""
+
+
+@hookspec
+def admit(session: SessionInfo, operation: str, size_bytes: int) -> Delay | Refuse | None:
+    """Hot. May this request of `size_bytes` go on now? None: go; Delay: later; Refuse: no.
+    Called once a request, after it was decoded and before anything is done for it."""
+
+
+# --- message path ------------------------------------------------------------------------------------
+
+
+@hookspec
+def before_append(session: SessionInfo, batch: Batch) -> Pass | Replace | Refuse | None:
+    """Hot. A batch with proven CRC and table is about to be stamped for its queue. None and Pass:
+    go on; Replace: go on with other records; Refuse: nothing is stored. The next plugin sees what
+    the one before returned."""
+
+
+@hookspec
+def readable_advanced(start: int, end: int, queues: Sequence[tuple[int, int]]) -> None:
+    """Hot. Batches in [start, end) of the log became readable, in these (incarnation, queue)s."""
+
+
+@hookspec(firstresult=True)
+def fetch_wait(fetch: ParkedFetch) -> bool | None:
+    """Hot. A fetch found nothing. Return True to keep it and answer it later, by `fetch.retry()`
+    or `fetch.answer_empty()`; None lets the next plugin, and at last the broker, answer empty."""
