@@ -1,0 +1,59 @@
+"""The record batch: what travels from a producer through the log to the consumers as it is.
+
+`encode_messages` and `encode_control` build one, `parse` reads one in place and proves its
+structure, `verify_producer` and `verify_broker` prove its bytes, `stamp` is the broker's at
+append, `cut` and `amend` make another one out of it, `decode_messages` is the consumer's.
+docs/format.md has every byte. Whatever is wrong with the bytes is a `BatchError`.
+"""
+
+from cometmq.batch.decode import decode_messages, decode_records
+from cometmq.batch.encode import ProducerTuple, RecordTuple, encode_control, encode_messages
+from cometmq.batch.layout import (
+    BATCH_BYTES_MAX,
+    FLAG_AMENDED,
+    FLAG_CUT,
+    LENGTH_MIN,
+    MAGIC,
+    ORIGIN_DIVERTED,
+    ORIGIN_PRODUCER,
+    ORIGIN_REAPPENDED,
+    STAMPED_BYTES,
+    VERSION,
+    Kind,
+    seed,
+    text_hash,
+)
+from cometmq.batch.rewrite import amend, cut, stamp
+from cometmq.batch.view import Batch, parse, verify_broker, verify_producer, verify_unstamped
+from cometmq.errors import BatchError
+
+__all__ = [
+    "BATCH_BYTES_MAX",
+    "FLAG_AMENDED",
+    "FLAG_CUT",
+    "LENGTH_MIN",
+    "MAGIC",
+    "ORIGIN_DIVERTED",
+    "ORIGIN_PRODUCER",
+    "ORIGIN_REAPPENDED",
+    "STAMPED_BYTES",
+    "VERSION",
+    "Batch",
+    "BatchError",
+    "Kind",
+    "ProducerTuple",
+    "RecordTuple",
+    "amend",
+    "cut",
+    "decode_messages",
+    "decode_records",
+    "encode_control",
+    "encode_messages",
+    "parse",
+    "seed",
+    "stamp",
+    "text_hash",
+    "verify_broker",
+    "verify_producer",
+    "verify_unstamped",
+]

@@ -1,0 +1,228 @@
+"""Building sealed batches from records, in as few calls as there are kinds of bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cometmq.batch.layout import (
+    ARRAY32,
+    ARRAY_HEADER,
+    BATCH_BYTES_MAX,
+    FIXED_BYTES,
+    HAS_DELIVER_AT,
+    HAS_KEY_HASHES,
+    HAS_PRODUCER,
+    I64,
+    KIND_SHIFT,
+    MAGIC,
+    OPENING,
+    PRODUCER_SECTION,
+    SEALED,
+    SEALED_AT,
+    Kind,
+    bad,
+    check_claims,
+    seal,
+    text_hash,
+)
+
+RecordTuple = tuple[int, bytes, str, Sequence[str], Mapping[str, str]]
+"""Born time in ms, body, tag, keys, properties: what `cometmq.message.Record` names."""
+ProducerTuple = tuple[int, int, int]
+"""Producer id, producer epoch, sequence of the first record."""
+
+_U32_MAX = (1 << 32) - 1
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Frame(NamedTuple):
+    """What stands around the records: the producer's claims and optional sections."""
+
+    attributes: int
+    queue: int
+    first_born: int
+    last_born: int
+    topic_length: int
+    head: bytes
+    """Topic and optional sections, as they lie."""
+
+
+class Table(NamedTuple):
+    """The columns of the table; a batch that is no cut has no column of offset deltas."""
+
+    lengths: Sequence[int]
+    tag_hashes: Sequence[int] = ()
+    """Empty when no record has a tag."""
+
+
+def encode_messages(
+    topic: str,
+    queue: int,
+    records: Sequence[RecordTuple],
+    *,
+    producer: ProducerTuple | None = None,
+    deliver_at: int | None = None,
+    key_hashes: Sequence[int] | None = None,
+) -> bytearray:
+    """A sealed batch of messages for one queue; the broker's part is empty.
+
+    `deliver_at` is in ms since 1970. Raises BatchError for a topic, a queue, a count or a size
+    that no batch can have, struct.error for another number that its field can't hold, and what
+    msgspec raises for values that it can't encode.
+    """
+    name = topic.encode()
+    check_claims(name, queue)
+    if not records:
+        raise bad("count", 0, "at least 1")
+    attributes, sections = _sections(producer, deliver_at, key_hashes)
+    born = records[0][0], records[-1][0]
+    frame = Frame(attributes, queue, *born, len(name), name + sections)
+    return encode_framed(frame, records)
+
+
+def encode_control(kind: int, records: Sequence[Any]) -> bytearray:
+    """A sealed control batch of `kind` (1 to 255), of no queue and no topic.
+
+    A record is any value that msgspec encodes, or bytes: one msgpack element already encoded.
+    Raises BatchError for a kind, a count or a size that no batch can have.
+    """
+    if not 1 <= kind <= 255:
+        raise bad("kind", kind, "1 to 255 for a control batch")
+    if not records:
+        raise bad("count", 0, "at least 1")
+    parts = [r if isinstance(r, bytes) else _encoder.encode(r) for r in records]
+    frame = Frame(kind << KIND_SHIFT, 0, 0, 0, 0, b"")
+    return assemble(frame, Table([len(part) for part in parts]), b"".join(parts))
+
+
+def encode_framed(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
+    """A sealed batch of these records within this frame."""
+    return _encode_plain(frame, records) or _encode_each(frame, records)
+
+
+def assemble(frame: Frame, table: Table, records: bytes | memoryview) -> bytearray:
+    """A sealed batch from a table and the records' own bytes (without the array's header)."""
+    buffer, records_at = _allocate(frame, table)
+    buffer[records_at + ARRAY_HEADER.size :] = records
+    return _close(buffer, frame, table, records_at)
+
+
+def _sections(
+    producer: ProducerTuple | None, deliver_at: int | None, key_hashes: Sequence[int] | None
+) -> tuple[int, bytes]:
+    """Attribute bits and bytes of the optional sections, in the order of their bits."""
+    attributes = Kind.MESSAGES << KIND_SHIFT
+    parts = []
+    if producer is not None:
+        attributes |= HAS_PRODUCER
+        parts.append(PRODUCER_SECTION.pack(*producer))
+    if deliver_at is not None:
+        attributes |= HAS_DELIVER_AT
+        parts.append(I64.pack(deliver_at))
+    if key_hashes is not None:
+        attributes |= HAS_KEY_HASHES
+        if len(key_hashes) > 0xFFFF:
+            raise bad("number of key hashes", len(key_hashes), "at most 65535")
+        parts.append(struct.pack(f"<H{len(key_hashes)}I", len(key_hashes), *key_hashes))
+    return attributes, b"".join(parts)
+
+
+def _encode_plain(frame: Frame, records: Sequence[RecordTuple]) -> bytearray | None:
+    """All records in one call, their lengths by arithmetic; None when that can't be done.
+
+    One call costs a third of a call per record. The arithmetic holds for records without keys
+    and properties whose born time needs 8 bytes, which is any time since February 1970; a
+    shorter one (a test's clock) shows in the total.
+    """
+    table = _plain_table(records)
+    if table is None:
+        return None
+    buffer, records_at = _allocate(frame, table)
+    length = len(buffer)
+    count = len(records)
+    # The encoder writes the shortest header of an array: let it end where the fixed one will.
+    width = 1 if count < 16 else 3 if count < 65536 else 5
+    _encoder.encode_into(records, buffer, records_at + ARRAY_HEADER.size - width)
+    if len(buffer) != length:
+        return None
+    return _close(buffer, frame, table, records_at)
+
+
+def _plain_table(records: Sequence[RecordTuple]) -> Table | None:
+    """Lengths and tag hashes without encoding; None when a record has keys or properties."""
+    # Array header 1, born time 9, no keys 1, no properties 1, and the header of the body.
+    lengths: list[int] = []
+    add = lengths.append
+    tags = _TagBytes()
+    for _, body, tag, keys, properties in records:
+        if keys or properties:
+            return None
+        size = len(body)
+        add(size + tags[tag] + (14 if size < 256 else 15 if size < 65536 else 17))
+    if len(tags) == 1 and "" in tags:
+        return Table(lengths)
+    return Table(lengths, _tag_hashes(records))
+
+
+class _TagBytes(dict[str, int]):
+    """Encoded size by tag, of the few tags that a batch has."""
+
+    def __missing__(self, tag: str) -> int:
+        size = len(_encoder.encode(tag))
+        self[tag] = size
+        return size
+
+
+def _tag_hashes(records: Sequence[RecordTuple]) -> list[int]:
+    hashes = {tag: text_hash(tag) for tag in {record[2] for record in records}}
+    return [hashes[record[2]] for record in records]
+
+
+def _encode_each(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
+    parts = list(map(_encoder.encode, records))
+    table = Table(list(map(len, parts)), _tag_hashes(records))
+    return assemble(frame, table, b"".join(parts))
+
+
+def _allocate(frame: Frame, table: Table) -> tuple[bytearray, int]:
+    """Room for the whole batch, and where its records begin."""
+    records_at = FIXED_BYTES + len(frame.head) + 8 * len(table.lengths)
+    length = records_at + ARRAY_HEADER.size + sum(table.lengths)
+    if length > BATCH_BYTES_MAX:
+        raise bad("length", length, f"at most {BATCH_BYTES_MAX} bytes; make smaller batches")
+    return bytearray(length), records_at
+
+
+def _close(buffer: bytearray, frame: Frame, table: Table, records_at: int) -> bytearray:
+    """Write all that stands before the records, and seal."""
+    count = len(table.lengths)
+    table_at = records_at - 8 * count
+    span = min(max(frame.last_born - frame.first_born, 0), _U32_MAX)
+    OPENING.pack_into(buffer, 0, MAGIC, 0, len(buffer))
+    SEALED.pack_into(
+        buffer,
+        SEALED_AT,
+        frame.attributes,
+        frame.queue,
+        count,
+        len(buffer) - records_at,
+        frame.first_born,
+        span,
+        frame.topic_length,
+    )
+    buffer[FIXED_BYTES:table_at] = frame.head
+    write_column(buffer, table_at, table.lengths)
+    if table.tag_hashes:
+        write_column(buffer, table_at + 4 * count, table.tag_hashes)
+    ARRAY_HEADER.pack_into(buffer, records_at, ARRAY32, count)
+    seal(buffer)
+    return buffer
+
+
+def write_column(buffer: bytearray, at: int, values: Sequence[int]) -> None:
+    """Write a column of u32 into a batch."""
+    struct.pack_into(f"<{len(values)}I", buffer, at, *values)

@@ -1,0 +1,323 @@
+"""Reading a batch in place: `parse` proves its structure, `Batch` names its parts.
+
+The broker does this once per batch, whatever the number of records: the fixed parts in one
+unpack, the table by columns. Nothing is copied and nothing is allocated by a length or a count
+that was not compared with the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from operator import lt
+
+from crc32c import crc32c
+
+from cometmq.batch.layout import (
+    ARRAY32,
+    ARRAY_HEADER,
+    BATCH_BYTES_MAX,
+    CODEC_MASK,
+    CODECS,
+    FIXED_BYTES,
+    FLAG_CUT,
+    FLAGS_KNOWN,
+    HAS_DELIVER_AT,
+    HAS_KEY_HASHES,
+    HAS_PRODUCER,
+    HEADER,
+    I64,
+    KIND_SHIFT,
+    LENGTH_AT,
+    LENGTH_MIN,
+    MAGIC,
+    PRODUCER_CRC_AT,
+    PRODUCER_SECTION,
+    RESERVED,
+    SEALED_AT,
+    STAMP_AT,
+    U16,
+    bad,
+)
+from cometmq.errors import BatchError
+
+_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+_UNSTAMPED = bytes(PRODUCER_CRC_AT - STAMP_AT)
+
+
+class Batch:
+    """A batch in memory, read in place: fields as attributes, the rest when asked for.
+
+    Made by `parse`. It describes the bytes as they were then: parse again after a stamp.
+    Broker's part: `position`, `epoch`, `synced_before` (positions in the log, bytes),
+    `base_offset`, `store_time` (ms since 1970), `incarnation` and `queue` (where it lies),
+    `origin_kind`, `origin_position`, `flags`. Producer's part: `kind`, `codec`, `count`,
+    `uncompressed_size` (bytes), `first_born` (ms since 1970), `born_span` (ms), and the claims
+    `topic` and `queue_claim`. `view` is the whole batch, `length` bytes.
+    """
+
+    __slots__ = (
+        "records_at",
+        "table_at",
+        "attributes",
+        "base_offset",
+        "born_span",
+        "broker_crc",
+        "count",
+        "epoch",
+        "first_born",
+        "flags",
+        "incarnation",
+        "length",
+        "lengths",
+        "origin_kind",
+        "origin_position",
+        "position",
+        "producer_crc",
+        "queue",
+        "queue_claim",
+        "store_time",
+        "synced_before",
+        "topic",
+        "topic_length",
+        "uncompressed_size",
+        "view",
+    )
+
+    topic: str
+    lengths: tuple[int, ...]
+    """Byte length of each record, uncompressed."""
+    table_at: int
+    """Where in the view the table begins."""
+    records_at: int
+    """Where in the view the records begin."""
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        (
+            _,
+            self.broker_crc,
+            self.length,
+            self.position,
+            self.epoch,
+            self.synced_before,
+            self.base_offset,
+            self.store_time,
+            self.incarnation,
+            self.queue,
+            self.origin_kind,
+            self.flags,
+            self.origin_position,
+            self.producer_crc,
+            self.attributes,
+            self.queue_claim,
+            self.count,
+            self.uncompressed_size,
+            self.first_born,
+            self.born_span,
+            self.topic_length,
+        ) = HEADER.unpack_from(view)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Batch kind {self.kind} of {self.count} at position {self.position},"
+            f" {self.length} bytes>"
+        )
+
+    @property
+    def kind(self) -> int:
+        """0 for messages, else a control kind (`Kind`, or a number that the log gave a name)."""
+        return int(self.attributes >> KIND_SHIFT)
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 zstd, 2 lz4."""
+        return int(self.attributes & CODEC_MASK)
+
+    @property
+    def is_cut(self) -> bool:
+        """True for a subset that a broker cut out of a batch: its offsets may have holes."""
+        return bool(self.flags & FLAG_CUT)
+
+    @property
+    def producer(self) -> tuple[int, int, int] | None:
+        """Producer id, producer epoch, sequence of the first record; None when not given."""
+        if not self.attributes & HAS_PRODUCER:
+            return None
+        first, second, third = PRODUCER_SECTION.unpack_from(self.view, self._sections_at)
+        return first, second, third
+
+    @property
+    def deliver_at(self) -> int | None:
+        """When the messages are due, in ms since 1970; None when at once."""
+        if not self.attributes & HAS_DELIVER_AT:
+            return None
+        at = self._sections_at
+        if self.attributes & HAS_PRODUCER:
+            at += PRODUCER_SECTION.size
+        return int(I64.unpack_from(self.view, at)[0])
+
+    @property
+    def key_hashes(self) -> tuple[int, ...]:
+        """CRC-32C of the keys that the batch holds, as far as the producer listed them."""
+        if not self.attributes & HAS_KEY_HASHES:
+            return ()
+        at = self._sections_at
+        if self.attributes & HAS_PRODUCER:
+            at += PRODUCER_SECTION.size
+        if self.attributes & HAS_DELIVER_AT:
+            at += I64.size
+        (number,) = U16.unpack_from(self.view, at)
+        return _column(self.view, at + U16.size, number)
+
+    @property
+    def tag_hashes(self) -> tuple[int, ...]:
+        """CRC-32C of each record's tag; 0 for none."""
+        return _column(self.view, self.table_at + 4 * self.count, self.count)
+
+    @property
+    def offset_deltas(self) -> Sequence[int]:
+        """Each record's offset minus `base_offset`: without holes, but in a cut."""
+        if not self.is_cut:
+            return range(self.count)
+        return _column(self.view, self.table_at + 8 * self.count, self.count)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last record's."""
+        if not self.is_cut:
+            return int(self.base_offset + self.count)
+        return int(self.base_offset + self.offset_deltas[-1] + 1)
+
+    @property
+    def records(self) -> memoryview:
+        """The records part: one msgpack array (or its compressed bytes)."""
+        return self.view[self.records_at :]
+
+    @property
+    def head(self) -> memoryview:
+        """Topic and optional sections, as they lie."""
+        return self.view[FIXED_BYTES : self.table_at]
+
+    @property
+    def _sections_at(self) -> int:
+        return int(FIXED_BYTES + self.topic_length)
+
+
+def parse(
+    buffer: bytes | bytearray | memoryview, offset: int = 0, *, limit: int = BATCH_BYTES_MAX
+) -> Batch:
+    """Read the batch that begins at byte `offset` of `buffer`; what follows it is left alone.
+
+    `limit` bounds its length and its uncompressed size, in bytes. The CRCs are not looked at:
+    `verify_producer`, `verify_broker`. Raises BatchError naming the first field that breaks a
+    rule.
+    """
+    view = memoryview(buffer)[offset:]
+    if view.nbytes < LENGTH_MIN:
+        raise bad("length", f"cut off after {view.nbytes} bytes", f"at least {LENGTH_MIN}")
+    if view[:4] != _MAGIC_BYTES:
+        raise _bad_magic(view)
+    length = int.from_bytes(view[LENGTH_AT:STAMP_AT], "little")
+    if not LENGTH_MIN <= length <= limit:
+        raise bad("length", length, f"{LENGTH_MIN} to {limit}")
+    if length > view.nbytes:
+        raise bad("length", length, f"at most the {view.nbytes} bytes that are there")
+    batch = Batch(view[:length])
+    _check_attributes(batch)
+    _place_table(batch)
+    _check_records(batch, limit)
+    return batch
+
+
+def verify_producer(batch: Batch) -> None:
+    """Raises BatchError unless the producer's CRC fits all that follows it."""
+    found = crc32c(batch.view[SEALED_AT:])
+    if found != batch.producer_crc:
+        raise bad("producer's CRC", f"{batch.producer_crc:08x}", f"{found:08x} as computed")
+
+
+def verify_broker(batch: Batch, log_id_seed: int) -> None:
+    """Raises BatchError unless the broker's CRC fits its fields and this log (see `seed`)."""
+    found = crc32c(batch.view[LENGTH_AT:SEALED_AT], log_id_seed)
+    if found != batch.broker_crc:
+        raise bad(
+            "broker's CRC", f"{batch.broker_crc:08x}", f"{found:08x} as computed for this log"
+        )
+
+
+def verify_unstamped(batch: Batch) -> None:
+    """Raises BatchError unless the broker's part is empty, as a producer has to send it."""
+    view = batch.view
+    if batch.broker_crc or view[STAMP_AT:PRODUCER_CRC_AT] != _UNSTAMPED:
+        raise bad("broker's part", "filled", "zeros until a broker stamps it")
+
+
+def _bad_magic(view: memoryview) -> BatchError:
+    if view[:3] == _MAGIC_BYTES[:3]:
+        return bad("version", view[3], f"{_MAGIC_BYTES[3]}, the only one that this release reads")
+    return bad("magic", bytes(view[:4]), f"{_MAGIC_BYTES!r}")
+
+
+def _check_attributes(batch: Batch) -> None:
+    """All bits are known: a bit that is not would change where things lie."""
+    attributes = batch.attributes
+    if attributes & RESERVED:
+        raise bad("attributes", f"{attributes:#06x}", "reserved bit 7 to be 0")
+    if attributes & CODEC_MASK >= len(CODECS):
+        raise bad("codec", attributes & CODEC_MASK, f"0 to {len(CODECS) - 1}")
+    if batch.flags & ~FLAGS_KNOWN:
+        raise bad("flags", f"{batch.flags:#04x}", f"only bits of {FLAGS_KNOWN:#04x}")
+    if not batch.count:
+        raise bad("count", 0, "at least 1")
+
+
+def _place_table(batch: Batch) -> None:
+    """Find where sections, table and records begin, each within the length."""
+    view = batch.view
+    at = batch._sections_at
+    if batch.attributes < 1 << KIND_SHIFT and not batch.topic_length:
+        raise bad("topic", "empty", "the name of the topic that the messages are for")
+    attributes = batch.attributes
+    if attributes & HAS_PRODUCER:
+        at += PRODUCER_SECTION.size
+    if attributes & HAS_DELIVER_AT:
+        at += I64.size
+    if attributes & HAS_KEY_HASHES:
+        if at + U16.size > batch.length:
+            raise bad("key hashes", f"at byte {at}", f"inside of {batch.length} bytes")
+        at += U16.size + 4 * int(U16.unpack_from(view, at)[0])
+    batch.table_at = at
+    at += (12 if batch.flags & FLAG_CUT else 8) * batch.count
+    if at >= batch.length:
+        raise bad("table", f"{batch.count} records, up to byte {at}", f"less than {batch.length}")
+    batch.records_at = at
+    try:
+        batch.topic = str(view[FIXED_BYTES : batch._sections_at], "utf-8")
+    except UnicodeDecodeError as error:
+        raise bad("topic", bytes(error.object)[:16], "UTF-8") from error
+
+
+def _check_records(batch: Batch, limit: int) -> None:
+    """Table and records tell the same sizes and the same count."""
+    batch.lengths = lengths = _column(batch.view, batch.table_at, batch.count)
+    size = batch.uncompressed_size
+    if size > limit:
+        raise bad("uncompressed size", size, f"at most {limit}")
+    if sum(lengths) + ARRAY_HEADER.size != size:
+        raise bad("uncompressed size", size, f"{sum(lengths) + ARRAY_HEADER.size} as in the table")
+    if not batch.codec:
+        rest = batch.length - batch.records_at
+        if rest != size:
+            raise bad("records", f"{rest} bytes", f"{size}, the uncompressed size")
+        header = ARRAY_HEADER.unpack_from(batch.view, batch.records_at)
+        if header != (ARRAY32, batch.count):
+            raise bad("header of the records", header, f"{(ARRAY32, batch.count)}")
+    if batch.is_cut:
+        deltas = batch.offset_deltas
+        if not all(map(lt, deltas, deltas[1:])):
+            raise bad("offset deltas", "not growing", "each larger than the one before it")
+
+
+def _column(view: memoryview, at: int, count: int) -> tuple[int, ...]:
+    return struct.unpack_from(f"<{count}I", view, at)
