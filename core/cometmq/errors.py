@@ -106,6 +106,15 @@ class PluginError(CometError):
     """A plugin that can't be used or that failed: plugin, distribution, version, hook, next step."""
 
 
+class PluginFailure(PluginError):
+    """A plugin raised inside a hook while the broker ran; what it raised is the `__cause__`."""
+
+    def __init__(self, message: str, *, plugin: str, hook: str) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        self.hook = hook
+
+
 class LogError(CometError):
     """The data folder can't be used as it is: names file, position and what to do."""
 

@@ -5,14 +5,14 @@ A plugin is an object with methods marked `@hookimpl`, published under the entry
 is described in `interfaces.py`. Order: the standard set first, then the user's plugins as written;
 hooks whose name says *after* (`stopping`, `session_closed`) run in reverse, so plugins nest.
 
-Hooks marked *hot* are compiled at start into a plain call chain: they run per batch or per
+Hooks marked `_hot` are compiled at start into a plain call chain: they run per batch or per
 request, are synchronous and must not block. The other ones may be `async` and are awaited in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
 
@@ -37,14 +37,33 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("cometmq")
 hookimpl = pluggy.HookimplMarker("cometmq")
 
+F = TypeVar("F", bound=Callable[..., Any])
+SLOTS: list[str] = []
+"""Hooks that exactly one enabled plugin implements."""
+HOT: list[str] = []
+"""Hooks that are compiled into call chains; an `async` implementation is refused at start."""
+
+
+def _slot(spec: F) -> F:
+    SLOTS.append(spec.__name__)
+    return spec
+
+
+def _hot(spec: F) -> F:
+    HOT.append(spec.__name__)
+    return spec
+
+
 # --- slots: exactly one enabled plugin implements each; called once at start --------------------
 
 
+@_slot
 @hookspec(firstresult=True)
 def storage(environment: Environment, data: str) -> Storage | None:
     """Return where segments live. `data` is the data folder of this broker (absolute path)."""
 
 
+@_slot
 @hookspec(firstresult=True)
 def flush_policy() -> FlushPolicy | None:
     """Return what decides when appended bytes are synced."""
@@ -92,34 +111,39 @@ def authenticate(
     with this hook is what allows listening beyond loopback. Called once a hello."""
 
 
+@_hot
 @hookspec
 def authorize(session: SessionInfo, operation: str, resource: str) -> Refuse | None:
-    """Hot. May this session do this? `operation` is a name of `protocol.Operation`, `resource` a
+    """May this session do this? `operation` is a name of `protocol.Operation`, `resource` a
     topic, a `group:NAME` or empty. Every plugin is asked; the first Refuse is the answer."""
 
 
+@_hot
 @hookspec
 def admit(session: SessionInfo, operation: str, size_bytes: int) -> Delay | Refuse | None:
-    """Hot. May this request of `size_bytes` go on now? None: go; Delay: later; Refuse: no.
+    """May this request of `size_bytes` go on now? None: go; Delay: later; Refuse: no.
     Called once a request, after it was decoded and before anything is done for it."""
 
 
 # --- message path ------------------------------------------------------------------------------------
 
 
+@_hot
 @hookspec
 def before_append(session: SessionInfo, batch: Batch) -> Pass | Replace | Refuse | None:
-    """Hot. A batch with proven CRC and table is about to be stamped for its queue. None and Pass:
+    """A batch with proven CRC and table is about to be stamped for its queue. None and Pass:
     go on; Replace: go on with other records; Refuse: nothing is stored. The next plugin sees what
     the one before returned."""
 
 
+@_hot
 @hookspec
 def readable_advanced(start: int, end: int, queues: Sequence[tuple[int, int]]) -> None:
-    """Hot. Batches in [start, end) of the log became readable, in these (incarnation, queue)s."""
+    """Batches in [start, end) of the log became readable, in these (incarnation, queue)s."""
 
 
+@_hot
 @hookspec(firstresult=True)
 def fetch_wait(fetch: ParkedFetch) -> bool | None:
-    """Hot. A fetch found nothing. Return True to keep it and answer it later, by `fetch.retry()`
+    """A fetch found nothing. Return True to keep it and answer it later, by `fetch.retry()`
     or `fetch.answer_empty()`; None lets the next plugin, and at last the broker, answer empty."""
