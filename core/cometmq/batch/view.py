@@ -49,11 +49,7 @@ class Batch:
     """A batch in memory, read in place: fields as attributes, the rest when asked for.
 
     Made by `parse`. It describes the bytes as they were then: parse again after a stamp.
-    Broker's part: `position`, `epoch`, `synced_before` (positions in the log, bytes),
-    `base_offset`, `store_time` (ms since 1970), `incarnation` and `queue` (where it lies),
-    `origin_kind`, `origin_position`, `flags`. Producer's part: `kind`, `codec`, `count`,
-    `uncompressed_size` (bytes), `first_born` (ms since 1970), `born_span` (ms), and the claims
-    `topic` and `queue_claim`. `view` is the whole batch, `length` bytes.
+    Positions and lengths are bytes, times are ms (points in time: since 1970).
     """
 
     __slots__ = (
@@ -84,13 +80,42 @@ class Batch:
         "view",
     )
 
-    topic: str
-    lengths: tuple[int, ...]
-    """Byte length of each record, uncompressed."""
+    view: memoryview
+    """The whole batch, `length` bytes."""
     table_at: int
     """Where in the view the table begins."""
     records_at: int
     """Where in the view the records begin."""
+
+    # The broker's part.
+    broker_crc: int
+    length: int
+    position: int
+    epoch: int
+    synced_before: int
+    base_offset: int
+    store_time: int
+    incarnation: int
+    """Which life of the topic it was stored for."""
+    queue: int
+    """The queue it was stored for."""
+    origin_kind: int
+    origin_position: int
+    flags: int
+
+    # The producer's part.
+    producer_crc: int
+    attributes: int
+    queue_claim: int
+    count: int
+    uncompressed_size: int
+    first_born: int
+    born_span: int
+    topic_length: int
+    topic: str
+    """The topic that the producer named; empty in a control batch."""
+    lengths: tuple[int, ...]
+    """Byte length of each record, uncompressed."""
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
@@ -127,12 +152,12 @@ class Batch:
     @property
     def kind(self) -> int:
         """0 for messages, else a control kind (`Kind`, or a number that the log gave a name)."""
-        return int(self.attributes >> KIND_SHIFT)
+        return self.attributes >> KIND_SHIFT
 
     @property
     def codec(self) -> int:
         """0 none, 1 zstd, 2 lz4."""
-        return int(self.attributes & CODEC_MASK)
+        return self.attributes & CODEC_MASK
 
     @property
     def is_cut(self) -> bool:
@@ -186,8 +211,8 @@ class Batch:
     def next_offset(self) -> int:
         """The offset behind the last record's."""
         if not self.is_cut:
-            return int(self.base_offset + self.count)
-        return int(self.base_offset + self.offset_deltas[-1] + 1)
+            return self.base_offset + self.count
+        return self.base_offset + self.offset_deltas[-1] + 1
 
     @property
     def records(self) -> memoryview:
@@ -201,7 +226,7 @@ class Batch:
 
     @property
     def _sections_at(self) -> int:
-        return int(FIXED_BYTES + self.topic_length)
+        return FIXED_BYTES + self.topic_length
 
 
 def parse(
@@ -274,50 +299,51 @@ def _check_attributes(batch: Batch) -> None:
 
 def _place_table(batch: Batch) -> None:
     """Find where sections, table and records begin, each within the length."""
-    view = batch.view
-    at = batch._sections_at
-    if batch.attributes < 1 << KIND_SHIFT and not batch.topic_length:
+    view, attributes, length = batch.view, batch.attributes, batch.length
+    if attributes < 1 << KIND_SHIFT and not batch.topic_length:
         raise bad("topic", "empty", "the name of the topic that the messages are for")
-    attributes = batch.attributes
+    topic_end = at = FIXED_BYTES + batch.topic_length
     if attributes & HAS_PRODUCER:
         at += PRODUCER_SECTION.size
     if attributes & HAS_DELIVER_AT:
         at += I64.size
     if attributes & HAS_KEY_HASHES:
-        if at + U16.size > batch.length:
-            raise bad("key hashes", f"at byte {at}", f"inside of {batch.length} bytes")
+        if at + U16.size > length:
+            raise bad("key hashes", f"at byte {at}", f"inside of {length} bytes")
         at += U16.size + 4 * int(U16.unpack_from(view, at)[0])
     batch.table_at = at
     at += (12 if batch.flags & FLAG_CUT else 8) * batch.count
-    if at >= batch.length:
-        raise bad("table", f"{batch.count} records, up to byte {at}", f"less than {batch.length}")
+    if at >= length:
+        raise bad("table", f"{batch.count} records, up to byte {at}", f"less than {length}")
     batch.records_at = at
     try:
-        batch.topic = str(view[FIXED_BYTES : batch._sections_at], "utf-8")
+        batch.topic = str(view[FIXED_BYTES:topic_end], "utf-8")
     except UnicodeDecodeError as error:
-        raise bad("topic", bytes(error.object)[:16], "UTF-8") from error
+        raise bad("topic", bytes(view[FIXED_BYTES:topic_end])[:16], "UTF-8") from error
 
 
 def _check_records(batch: Batch, limit: int) -> None:
     """Table and records tell the same sizes and the same count."""
-    batch.lengths = lengths = _column(batch.view, batch.table_at, batch.count)
-    size = batch.uncompressed_size
+    count, size = batch.count, batch.uncompressed_size
+    batch.lengths = lengths = _column(batch.view, batch.table_at, count)
     if size > limit:
         raise bad("uncompressed size", size, f"at most {limit}")
-    if sum(lengths) + ARRAY_HEADER.size != size:
-        raise bad("uncompressed size", size, f"{sum(lengths) + ARRAY_HEADER.size} as in the table")
-    if not batch.codec:
+    total = sum(lengths) + ARRAY_HEADER.size
+    if total != size:
+        raise bad("uncompressed size", size, f"{total} as in the table")
+    if not batch.attributes & CODEC_MASK:
         rest = batch.length - batch.records_at
         if rest != size:
             raise bad("records", f"{rest} bytes", f"{size}, the uncompressed size")
         header = ARRAY_HEADER.unpack_from(batch.view, batch.records_at)
-        if header != (ARRAY32, batch.count):
-            raise bad("header of the records", header, f"{(ARRAY32, batch.count)}")
-    if batch.is_cut:
+        if header != (ARRAY32, count):
+            raise bad("header of the records", header, f"{(ARRAY32, count)}")
+    if batch.flags & FLAG_CUT:
         deltas = batch.offset_deltas
         if not all(map(lt, deltas, deltas[1:])):
             raise bad("offset deltas", "not growing", "each larger than the one before it")
 
 
 def _column(view: memoryview, at: int, count: int) -> tuple[int, ...]:
+    """A column of u32, whose place was compared with the length before."""
     return struct.unpack_from(f"<{count}I", view, at)
