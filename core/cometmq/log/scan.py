@@ -1,0 +1,248 @@
+"""Going through the bytes of a segment, batch by batch, trusting nothing.
+
+A batch is intact when its two CRCs are right under this log's seed and it lies where its position
+says. A scan yields intact batches and stops at the first place that is none, with a `Problem` that
+says what lies there; `resync` finds the next intact batch behind such a place. Recovery, the
+rebuilding of an index and `mq log inspect` all read through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from cometmq.batch import Batch, parse, verify_broker, verify_producer
+from cometmq.batch.layout import (
+    BATCH_BYTES_MAX,
+    LENGTH_AT,
+    LENGTH_MIN,
+    MAGIC,
+    OPENING,
+    SEALED_AT,
+    STAMP,
+    STAMP_AT,
+    STAMPED_BYTES,
+    U32,
+)
+from cometmq.errors import BatchError
+
+Read = Callable[[int, int], bytes]
+"""`read(position, size)`: bytes of one segment, shorter only at its end (`Storage.read`)."""
+
+WINDOW_BYTES = 4 << 20
+"""How much is read at once."""
+BLOCK_BYTES = 4096
+"""How much is given up at once where the disk refuses to read."""
+
+ProblemKind = Literal["zeros", "short", "header", "body", "unreadable"]
+
+_MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A place in a segment where no intact batch lies."""
+
+    position: int
+    kind: ProblemKind
+    """`zeros`: nothing but zeros from here to the end (prepared space, or never written);
+    `short`: the bytes end inside this batch; `header`: no intact header; `body`: the header is
+    intact, what it seals is not; `unreadable`: the disk refused to read."""
+    reason: str
+    """A clause for people, without the position."""
+    resume: int
+    """Where the next batch may begin: behind this one if its length is proven, else a byte on."""
+
+
+class _Window:
+    """The stretch of a segment that was read last."""
+
+    __slots__ = ("_end", "_read", "_start", "_view")
+
+    def __init__(self, read: Read, end: int) -> None:
+        self._read = read
+        self._end = end
+        self._start = 0
+        self._view = memoryview(b"")
+
+    def load(self, position: int, size: int) -> memoryview:
+        """Bytes from `position` on, at least `size` of them if the segment has as many.
+        Raises OSError."""
+        at = position - self._start
+        if at + size <= len(self._view):
+            return self._view[at:]
+        rest = self._end - position
+        wanted = min(max(size, WINDOW_BYTES), rest)
+        try:
+            data = self._read(position, wanted)
+        except OSError:
+            # One bad sector must not hide its whole neighbourhood.
+            data = self._read(position, min(size, rest))
+        self._view, self._start = memoryview(data), position
+        return self._view
+
+
+def scan_segment(
+    read: Read, base: int, size: int, seed: int, *, start: int | None = None, bodies: bool = True
+) -> Iterator[tuple[int, Batch | Problem]]:
+    """Yield (position, batch) for the intact batches in [base, base + size), from `start` on (the
+    position of a batch; the segment's base if not given).
+
+    Ends behind the last byte, or with one (position, Problem). `bodies=False` leaves out the
+    producer's CRC (two thirds of the time at 1 KiB); headers and tables are checked all the same.
+    `seed` is `cometmq.batch.seed(log_id)`. Batches are views of the bytes read and stay valid.
+    """
+    end = base + size
+    position = base if start is None else start
+    window = _Window(read, end)
+    while position < end:
+        try:
+            view = window.load(position, LENGTH_MIN)
+            length = U32.unpack_from(view, LENGTH_AT)[0] if len(view) >= LENGTH_MIN else 0
+            if len(view) < length <= BATCH_BYTES_MAX:
+                view = window.load(position, length)
+        except OSError as error:
+            yield position, Problem(position, "unreadable", str(error), position + 1)
+            return
+        try:
+            batch = _intact(view, position, seed, bodies)
+        except BatchError as error:
+            place = _Place(read, base, position, end)
+            yield position, _diagnose(place, view, seed, error)
+            return
+        yield position, batch
+        position += batch.length
+
+
+def resync(read: Read, base: int, size: int, seed: int, position: int) -> int | None:
+    """Where the first intact batch of the segment [base, base + size) at or behind `position`
+    lies, or None. Stretches that the disk refuses to read are passed over."""
+    end = base + size
+    while position < end:
+        window = _read_what_can_be(_Place(read, base, position, end))
+        if not window:
+            return None
+        at = window.find(_MAGIC_BYTES)
+        while at >= 0:
+            # The place is looked at first: nearly all that has the magic by chance, or as a part
+            # of some message, ends here.
+            said = window[at + STAMP_AT : at + STAMP_AT + 8]
+            if (position + at).to_bytes(8, "little").startswith(said):
+                if _is_batch(read, position + at, end, seed):
+                    return position + at
+            at = window.find(_MAGIC_BYTES, at + 1)
+        # The magic may lie across the border of two windows.
+        position += max(len(window) - len(_MAGIC_BYTES) + 1, 1)
+    return None
+
+
+def scan_on(
+    read: Read, base: int, size: int, seed: int, *, bodies: bool = True
+) -> Iterator[tuple[int, Batch | Problem]]:
+    """Like `scan_segment`, but each problem is followed by the next intact batch, if there is
+    one: the whole segment is gone through."""
+    start: int | None = base
+    while start is not None:
+        problem: Problem | None = None
+        for position, found in scan_segment(read, base, size, seed, start=start, bodies=bodies):
+            yield position, found
+            if isinstance(found, Problem):
+                problem = found
+        if problem is None or problem.kind == "zeros":
+            return
+        start = resync(read, base, size, seed, problem.resume)
+
+
+def check(batch: Batch, position: int, seed: int) -> None:
+    """Raises BatchError unless a parsed batch is of this log and lies where it says. The
+    producer's CRC is left to `verify_producer`."""
+    if batch.position != position:
+        raise BatchError(f"its header says that it lies at {batch.position}")
+    verify_broker(batch, seed)
+
+
+def _intact(view: memoryview, position: int, seed: int, bodies: bool) -> Batch:
+    batch = parse(view)
+    check(batch, position, seed)
+    if bodies:
+        verify_producer(batch)
+    return batch
+
+
+class _Place(NamedTuple):
+    """A position to look at, in the segment [base, end)."""
+
+    read: Read
+    base: int
+    position: int
+    end: int
+
+
+def _diagnose(place: _Place, view: memoryview, seed: int, error: BatchError) -> Problem:
+    """What lies at a place whose bytes are `view`; `error` says why it is no intact batch."""
+    position, end = place.position, place.end
+    length = _proven_length(view, position, seed)
+    if length is not None and length > len(view):
+        reason = f"{length - len(view)} of the batch's {length} bytes are missing"
+        return Problem(position, "short", reason, end)
+    if length is not None:
+        return Problem(position, "body", str(error), position + length)
+    zeros = _zeros_until(place)
+    if zeros == end:
+        return Problem(position, "zeros", f"{end - position} zero bytes up to the end", end)
+    if len(view) < LENGTH_MIN:
+        return Problem(position, "short", f"{len(view)} bytes, too few for a batch", end)
+    if zeros - position >= LENGTH_MIN:
+        reason = f"{zeros - position} zero bytes with other bytes behind them"
+        return Problem(position, "header", reason, zeros)
+    return Problem(position, "header", str(error), position + 1)
+
+
+def _proven_length(view: memoryview, position: int, seed: int) -> int | None:
+    """The length of a batch whose header is right under its CRC and its place, else None."""
+    if len(view) < STAMPED_BYTES or view[: len(_MAGIC_BYTES)] != _MAGIC_BYTES:
+        return None
+    _, crc, length = OPENING.unpack_from(view)
+    (said,) = STAMP.unpack_from(view, STAMP_AT)[:1]
+    if said != position or crc32c(view[LENGTH_AT:SEALED_AT], seed) != crc:
+        return None
+    return int(length)
+
+
+def _is_batch(read: Read, position: int, end: int, seed: int) -> bool:
+    """Whether an intact batch lies at `position`."""
+    try:
+        head = memoryview(read(position, min(STAMPED_BYTES, end - position)))
+        length = _proven_length(head, position, seed)
+        if length is None or length > min(BATCH_BYTES_MAX, end - position):
+            return False
+        _intact(memoryview(read(position, length)), position, seed, True)
+    except (OSError, BatchError):
+        return False
+    return True
+
+
+def _zeros_until(place: _Place) -> int:
+    """The end of the stretch of zeros that begins at a place."""
+    position = place.position
+    while position < place.end:
+        window = _read_what_can_be(place._replace(position=position))
+        if window != bytes(len(window)) or not window:
+            return position + len(window) - len(window.lstrip(b"\0"))
+        position += len(window)
+    return position
+
+
+def _read_what_can_be(place: _Place) -> bytes:
+    """The next window, or block where a window has a bad sector. A block that can't be read comes
+    back as bytes that are neither zeros nor magic."""
+    read, base, position, end = place
+    block = BLOCK_BYTES - (position - base) % BLOCK_BYTES
+    for size in (min(WINDOW_BYTES, end - position), min(block, end - position)):
+        try:
+            return read(position, size)
+        except OSError:
+            continue
+    return b"?" * size
