@@ -1,0 +1,69 @@
+"""The `mq` command: one module per subcommand, imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from cometmq.cli.output import exit_code_of, print_error
+
+COMMANDS = {
+    "run": "cometmq.cli.run_command:run",
+    "info": "cometmq.cli.info_command:info",
+    "topic": "cometmq.cli.topic_command:topic",
+    "produce": "cometmq.cli.produce_command:produce",
+    "consume": "cometmq.cli.consume_command:consume",
+    "log": "cometmq.cli.log_command:log",
+    "plugins": "cometmq.cli.plugins_command:plugins",
+    "config": "cometmq.cli.config_command:config",
+    "bench": "cometmq.cli.bench_command:bench",
+}
+"""Subcommand to `module:object`; the order is the order of `mq --help`."""
+
+
+class LazyGroup(click.Group):
+    """Looks a subcommand up by name, so that `mq produce` does not pay for the broker's imports."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = COMMANDS.get(cmd_name)
+        if target is None:
+            return None
+        module, _, name = target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cometmq", prog_name="mq")
+def cli() -> None:
+    """CometMQ: a durable message broker that a team composes out of plugins."""
+
+
+def main() -> None:
+    """Entry point of `mq`: every error is one sentence on stderr and an exit code, no traceback.
+
+    Exit codes: 0 done; 1 refused or failed; 2 the command line is wrong; 3 the broker can't be
+    reached or did not answer in time; 130 interrupted.
+    """
+    as_json = "--json" in sys.argv
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of a pipe (`mq consume … | head`) had enough; that is no failure of ours.
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        code = exit_code_of(error)
+        if code is None:
+            raise
+        print_error(error, as_json)
+        sys.exit(code)

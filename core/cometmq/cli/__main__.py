@@ -1,0 +1,5 @@
+"""`python -m cometmq.cli` is `mq`."""
+
+from cometmq.cli import main
+
+main()

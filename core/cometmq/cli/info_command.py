@@ -1,0 +1,37 @@
+"""`mq info`: what a running broker says of itself."""
+
+from __future__ import annotations
+
+import click
+
+from cometmq.cli.output import connect_option, json_option, print_json, timeout_option
+from cometmq.client.admin import Admin
+from cometmq.protocol import BrokerInfoReply
+
+
+@click.command()
+@connect_option
+@timeout_option
+@json_option
+def info(connect: str, timeout_s: float, as_json: bool) -> None:
+    """Show positions, storage, plugins and health of the broker."""
+    with Admin(connect, timeout=timeout_s) as admin:
+        reply = admin.broker_info()
+    if as_json:
+        print_json(reply)
+    else:
+        _show(reply)
+
+
+def _show(reply: BrokerInfoReply) -> None:
+    """The same for people."""
+    click.echo(f"broker    {reply.name}, version {reply.version}, up {reply.uptime_s:,.0f} s")
+    click.echo(f"address   {', '.join(reply.addresses)}")
+    click.echo(f"log       {reply.log_id}, epoch {reply.epoch}, {reply.segments} segments")
+    click.echo("positions " + ", ".join(f"{name} {at:,}" for name, at in reply.positions.items()))
+    click.echo("storage   " + ", ".join(f"{name} {size:,}" for name, size in reply.storage.items()))
+    click.echo(f"serving   {reply.topics} topics, {reply.sessions} sessions, {reply.parked} parked")
+    click.echo(f"level     {reply.default_level}; {reply.could_lose}")
+    click.echo("plugins   " + ", ".join(plugin["name"] for plugin in reply.plugins))
+    if reply.in_doubt:
+        click.echo(f"IN DOUBT  {reply.in_doubt}")

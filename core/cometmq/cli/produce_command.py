@@ -1,0 +1,164 @@
+"""`mq produce`: every line of a file or of stdin becomes a message."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import BinaryIO
+
+import click
+
+from cometmq.cli.json_lines import parse_line
+from cometmq.cli.output import (
+    Progress,
+    connect_option,
+    json_option,
+    print_json,
+    timeout_option,
+)
+from cometmq.client.batching import Receipt
+from cometmq.client.producer import Producer
+from cometmq.errors import CometError, Refused
+from cometmq.interfaces import Level
+from cometmq.message import Message
+
+FAILURES_SHOWN = 10
+
+
+class Tally:
+    """What became of the lines: counts, and the first failures with their line numbers."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.acked = 0
+        self.failed = 0
+        self.size_bytes = 0
+        self.failures: list[str] = []
+        self._timeout_s = timeout_s
+        self._open: deque[tuple[int, Receipt]] = deque()
+
+    def sent(self, number: int, receipt: Receipt, size_bytes: int) -> None:
+        """A line is on its way; settles those at the head whose answer is there."""
+        self._open.append((number, receipt))
+        self.size_bytes += size_bytes
+        while self._open and self._open[0][1].done():
+            self._settle()
+
+    def settle_all(self) -> None:
+        """Wait for the answers that are still out."""
+        while self._open:
+            self._settle()
+
+    def refused(self, number: int, error: Exception) -> None:
+        """A line that was not stored, or of which nothing is known."""
+        self.failed += 1
+        if len(self.failures) < FAILURES_SHOWN:
+            self.failures.append(f"line {number}: {error}")
+
+    def _settle(self) -> None:
+        number, receipt = self._open.popleft()
+        try:
+            receipt.result(timeout=self._timeout_s)
+        except (CometError, TimeoutError) as error:
+            self.refused(number, error)
+        else:
+            self.acked += 1
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False), required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
+    show_default=True,
+    help="A line is a body, or a JSON object with body, tag, keys, properties, sharding_key.",
+)
+@click.option("--tag", default="", help="Tag of every message (form `lines`).")
+@click.option("--key", "keys", multiple=True, help="Key of every message (form `lines`).")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE")
+@click.option("--sharding-key", help="Same key, same queue, order kept (form `lines`).")
+@click.option("--level", type=click.Choice(["memory", "disk", "quorum"]), help="Ack level.")
+@connect_option
+@timeout_option
+@json_option
+def produce(
+    topic: str,
+    file: str | None,
+    form: str,
+    tag: str,
+    keys: tuple[str, ...],
+    properties: tuple[str, ...],
+    sharding_key: str | None,
+    level: Level | None,
+    connect: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Send each line of FILE (or of stdin) to TOPIC. Exit code 1 if any line was not stored."""
+    given = _parse_properties(properties)
+
+    def message_of(line: bytes, number: int) -> Message:
+        if form == "json":
+            return parse_line(topic, line, number)
+        return Message(
+            topic, line, tag=tag, keys=keys, properties=given, sharding_key=sharding_key
+        )
+
+    tally = Tally(timeout_s)
+    progress = Progress("sent")
+    with ExitStack() as stack:
+        source = stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer
+        stack.callback(progress.close)
+        producer = stack.enter_context(Producer(connect, level=level, send_timeout=timeout_s))
+        for number, line in _lines(source):
+            try:
+                tally.sent(number, producer.send_soon(message_of(line, number)), len(line))
+            except Refused as error:
+                tally.refused(number, error)
+            progress.update(number, tally.size_bytes)
+        producer.flush(timeout_s)
+        tally.settle_all()
+    _report(topic, tally, progress.elapsed_s(), as_json)
+
+
+def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """(number from 1, line without its newline), every other byte kept."""
+    for number, line in enumerate(source, 1):
+        yield number, line[:-1] if line.endswith(b"\n") else line
+
+
+def _parse_properties(given: tuple[str, ...]) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--property wants NAME=VALUE, not {item!r}")
+        properties[name] = value
+    return properties
+
+
+def _report(topic: str, tally: Tally, elapsed_s: float, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "acked": tally.acked,
+                "failed": tally.failed,
+                "bytes": tally.size_bytes,
+                "seconds": round(elapsed_s, 3),
+                "failures": tally.failures,
+            }
+        )
+    else:
+        click.echo(
+            f"{tally.acked:,} messages, {tally.size_bytes:,} bytes to {topic} in {elapsed_s:.2f} s",
+            err=True,
+        )
+        for failure in tally.failures:
+            click.echo(f"mq: {failure}", err=True)
+    if tally.failed:
+        raise click.ClickException(f"{tally.failed} lines were not stored; repeat those lines")

@@ -1,0 +1,85 @@
+"""`mq run`: compose a broker from file, environment and command line, and serve until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import click
+
+from cometmq.broker import Broker
+from cometmq.cli.output import json_option, print_json
+from cometmq.config import Config, load_config
+from cometmq.plugins import compose
+from cometmq.real_environment import RealEnvironment
+
+
+@click.command()
+@click.option("--data", metavar="DIR", help="Data folder (made if missing).")
+@click.option("--listen", metavar="ADDRESS", multiple=True, help="tcp://HOST:PORT or ipc://PATH.")
+@click.option(
+    "--plugins",
+    metavar="NAMES",
+    default="",
+    help="Comma-separated; added to the standard set in this order; -NAME takes one away.",
+)
+@click.option("--config", "config_path", metavar="FILE", help="TOML file, usually mq.toml.")
+@click.option("--level", type=click.Choice(["memory", "disk", "quorum"]), help="Default ack level.")
+@click.option("--insecure", is_flag=True, help="Listen beyond loopback without authentication.")
+@json_option
+def run(
+    data: str | None,
+    listen: tuple[str, ...],
+    plugins: str,
+    config_path: str | None,
+    level: str | None,
+    insecure: bool,
+    as_json: bool,
+) -> None:
+    """Run a broker in the foreground until SIGINT or SIGTERM; a second signal exits at once."""
+    overrides: dict[str, object] = {
+        "broker.data": data,
+        "broker.listen": list(listen) or None,
+        "broker.level": level,
+        "broker.insecure": True if insecure else None,
+        "plugins": plugins or None,
+    }
+    given = {key: value for key, value in overrides.items() if value is not None}
+    asyncio.run(_serve(load_config(config_path, os.environ, given), as_json))
+
+
+async def _serve(config: Config, as_json: bool) -> None:
+    """Start, tell, wait for the end, stop. A start that fails leaves nothing running."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            # Whoever asks twice does not want to wait for a clean stop; the log can take it.
+            os._exit(1)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal)
+    broker = Broker(config, RealEnvironment(), compose(config))
+    await broker.start()
+    try:
+        if as_json:
+            print_json({"addresses": broker.addresses, "lines": broker.banner()})
+        else:
+            for line in broker.banner():
+                click.echo(line)
+        await _first(stop.wait(), broker.failed())
+    finally:
+        await broker.stop()
+
+
+async def _first(*waits: object) -> None:
+    """Return when one of the awaitables is done, raising what it raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    for task in done:
+        task.result()

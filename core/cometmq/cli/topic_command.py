@@ -1,0 +1,122 @@
+"""`mq topic …`: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+import click
+
+from cometmq.cli.output import connect_option, json_option, print_json, print_table, timeout_option
+from cometmq.client.admin import Admin
+from cometmq.protocol import TopicDescription, TopicInfo
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 1024), default=4, show_default=True)
+@connect_option
+@timeout_option
+@json_option
+def create(name: str, queues: int, connect: str, timeout_s: float, as_json: bool) -> None:
+    """Create topic NAME."""
+    with Admin(connect, timeout=timeout_s) as admin:
+        description = admin.create_topic(name, queues=queues)
+    if as_json:
+        print_json(description)
+    else:
+        click.echo(f"created {name} with {description.info.queues} queues")
+
+
+@topic.command("list")
+@click.option("--prefix", default="", help="Only names that begin with this.")
+@connect_option
+@timeout_option
+@json_option
+def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
+    """List topics."""
+    with Admin(connect, timeout=timeout_s) as admin:
+        topics = admin.list_topics(prefix)
+    if as_json:
+        print_json(topics)
+    else:
+        print_table(
+            ["topic", "queues", "permissions"],
+            [[info.topic, info.queues, _permissions(info)] for info in topics],
+        )
+
+
+@topic.command()
+@click.argument("name")
+@connect_option
+@timeout_option
+@json_option
+def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
+    """Show the queues of topic NAME and their offsets."""
+    with Admin(connect, timeout=timeout_s) as admin:
+        description = admin.describe_topic(name)
+    if as_json:
+        print_json(description)
+    else:
+        _show(description)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 1024), help="May only grow.")
+@click.option("--readable/--not-readable", default=None)
+@click.option("--writable/--not-writable", default=None)
+@connect_option
+@timeout_option
+@json_option
+def alter(
+    name: str,
+    queues: int | None,
+    readable: bool | None,
+    writable: bool | None,
+    connect: str,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Change the queue count or the permissions of topic NAME."""
+    if queues is None and readable is None and writable is None:
+        raise click.UsageError("nothing to change; give --queues, --readable or --writable")
+    with Admin(connect, timeout=timeout_s) as admin:
+        description = admin.alter_topic(name, queues=queues, readable=readable, writable=writable)
+    if as_json:
+        print_json(description)
+    else:
+        _show(description)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connect_option
+@timeout_option
+@json_option
+def delete(name: str, yes: bool, connect: str, timeout_s: float, as_json: bool) -> None:
+    """Delete topic NAME with its messages and the groups' offsets in it."""
+    if not yes:
+        click.confirm(f"delete topic {name} and all its messages?", abort=True, err=True)
+    with Admin(connect, timeout=timeout_s) as admin:
+        admin.delete_topic(name)
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")
+
+
+def _permissions(info: TopicInfo) -> str:
+    return ("r" if info.readable else "-") + ("w" if info.writable else "-")
+
+
+def _show(description: TopicDescription) -> None:
+    info = description.info
+    click.echo(f"{info.topic}: {info.queues} queues, {_permissions(info)}, id {info.incarnation}")
+    print_table(
+        ["queue", "min offset", "max offset", "next offset"],
+        [[q.queue, q.min_offset, q.max_offset, q.next_offset] for q in description.queues],
+    )

@@ -1,0 +1,147 @@
+"""A whole broker inside a test: started in milliseconds, in memory, with a clock to move."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from cometmq.broker import Broker
+from cometmq.config import load_config
+from cometmq.environment import Environment
+from cometmq.plugins import compose
+from cometmq.real_environment import RealEnvironment
+
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+START_TIMEOUT_S = 30.0
+
+
+class EmbeddedBroker:
+    """A broker with its own thread and event loop; `address` is where clients connect.
+
+    By default it keeps everything in memory and listens in process (`inproc://`). Give `data`
+    to keep the log in a folder, `listen` for real sockets, `environment` to move its clock or
+    break its disk, `plugins` as on the command line (`memory` is added when there is no `data`).
+    Use it as a context manager, or through the pytest fixture `mq_broker`.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: str | None = None,
+        listen: str | None = None,
+        plugins: Sequence[str] = (),
+        settings: Mapping[str, object] | None = None,
+        environment: Environment | None = None,
+        extra_plugins: Mapping[str, object] | None = None,
+    ) -> None:
+        """`settings` are dotted config keys (`{"log.segment_bytes": 1 << 20}`); `extra_plugins`
+        are plugin objects by name, enabled without being installed."""
+        self._listen = listen or f"inproc://embedded-{next(_numbers)}"
+        names = [*([] if data else ["memory"]), *plugins, *(extra_plugins or {})]
+        overrides: dict[str, object] = {
+            "broker.data": data or "unused",
+            "broker.listen": [self._listen],
+            **(settings or {}),
+        }
+        if names:
+            overrides["plugins"] = ",".join(names)
+        self._config = load_config(None, {}, overrides)
+        self._extra = dict(extra_plugins or {})
+        self._environment = environment
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._broker: Broker | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, with the real port."""
+        return self.broker.addresses[0]
+
+    @property
+    def broker(self) -> Broker:
+        """The running broker; touch it only through `call`."""
+        if self._broker is None:
+            raise RuntimeError("the embedded broker is not running; call start() first")
+        return self._broker
+
+    def start(self) -> Self:
+        """Start and wait until it serves. Raises what the start raised."""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="embedded-broker")
+        self._thread.start()
+        try:
+            ready.result(START_TIMEOUT_S)
+        except BaseException:
+            self._thread.join()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """A clean stop; no effect if it is not running."""
+        if self._thread is None or self._loop is None or self._broker is None:
+            return
+        try:
+            self.await_(self._broker.stop)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._thread = self._broker = self._loop = None
+
+    def restart(self) -> None:
+        """Stop cleanly and start again on the same data (in memory: on nothing)."""
+        self.stop()
+        self.start()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on the broker's loop and return its result."""
+
+        async def run() -> T:
+            return function()
+
+        return self.await_(run)
+
+    def await_(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run an async function on the broker's loop and return its result."""
+        if self._loop is None:
+            raise RuntimeError("the embedded broker is not running; call start() first")
+
+        async def run() -> T:
+            return await function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self, ready: Future[None]) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            try:
+                runner.run(self._start())
+            except BaseException as error:
+                ready.set_exception(error)
+                return
+            ready.set_result(None)
+            self._loop.run_forever()
+
+    async def _start(self) -> None:
+        environment: Any = self._environment or RealEnvironment()
+        composition = compose(self._config, extra_plugins=self._extra)
+        broker = Broker(self._config, environment, composition)
+        await broker.start()
+        self._broker = broker
