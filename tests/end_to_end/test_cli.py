@@ -1,0 +1,108 @@
+"""The exact forms of `mq`, its exit codes, and its one-sentence errors."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cometmq.testing.process import BrokerProcess, run_mq
+
+
+def test_topic_commands(broker: BrokerProcess) -> None:
+    def mq(*arguments: str) -> bytes:
+        return run_mq("topic", *arguments, address=broker.address).ok()
+
+    mq("create", "orders", "--queues", "3")
+    assert b"orders" in mq("list")
+    assert len(json.loads(mq("describe", "orders", "--json"))["queues"]) == 3
+    mq("alter", "orders", "--queues", "5")
+    assert json.loads(mq("describe", "orders", "--json"))["info"]["queues"] == 5
+    mq("delete", "orders", "--yes")
+    assert json.loads(mq("list", "--json")) == []
+
+
+def test_produce_from_stdin_and_json(broker: BrokerProcess) -> None:
+    address = broker.address
+    run_mq("topic", "create", "mixed", "--queues", "1", address=address).ok()
+    run_mq("produce", "mixed", address=address, text=b"one\n\ntwo \xff\r\nno newline").ok()
+    lines = [
+        {"body": "three", "tag": "t", "key": "k", "properties": {"city": "Ulm"}},
+        {"body_base64": "AAE="},
+    ]
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    run_mq("produce", "mixed", "--format", "json", address=address, text=text).ok()
+    out = run_mq("consume", "mixed", address=address).ok()
+    assert out == b"one\n\ntwo \xff\r\nno newline\nthree\n\x00\x01\n"
+    out = run_mq("consume", "mixed", "--from", "4", "--count", "1", "--json", address=address).ok()
+    message = json.loads(out)
+    assert (message["offset"], message["tag"], message["keys"]) == (4, "t", ["k"])
+    assert message["properties"] == {"city": "Ulm"}
+
+
+def test_json_output_of_one_topic_is_input_of_another(broker: BrokerProcess) -> None:
+    address = broker.address
+    for topic in ("first", "second"):
+        run_mq("topic", "create", topic, "--queues", "1", address=address).ok()
+    run_mq("produce", "first", "--tag", "x", "--key", "k", address=address, text=b"a\nb\n").ok()
+    out = run_mq("consume", "first", "--json", address=address).ok()
+    run_mq("produce", "second", "--format", "json", address=address, text=out).ok()
+    again = run_mq("consume", "second", "--json", address=address).ok()
+    pick = [[m["body"], m["tag"], m["keys"]] for m in map(json.loads, again.splitlines())]
+    assert pick == [["a", "x", ["k"]], ["b", "x", ["k"]]]
+
+
+def test_consume_from_time(broker: BrokerProcess) -> None:
+    address = broker.address
+    run_mq("topic", "create", "timed", "--queues", "1", address=address).ok()
+    run_mq("produce", "timed", address=address, text=b"now\n").ok()
+    past = (datetime.now() - timedelta(hours=1)).isoformat()
+    future = (datetime.now() + timedelta(hours=1)).isoformat()
+    assert run_mq("consume", "timed", "--from", past, address=address).ok() == b"now\n"
+    assert run_mq("consume", "timed", "--from", future, address=address).ok() == b""
+    assert run_mq("consume", "timed", "--from", "latest", address=address).ok() == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["consume", "nothing"], 1, "nothing"),
+        (["consume", "x", "--from", "yesterday"], 2, "earliest"),
+        (["topic", "create", "bad/name"], 1, "bad/name"),
+        (["topic", "delete", "nothing", "--yes"], 1, "nothing"),
+        (["produce", "t", "--property", "novalue"], 2, "NAME=VALUE"),
+        (["nonsense"], 2, "nonsense"),
+        (["produce", "t", "--level", "quorum"], 1, "quorum"),
+    ],
+)
+def test_errors(broker: BrokerProcess, arguments: list[str], code: int, words: str) -> None:
+    done = run_mq(*arguments, address=broker.address, text=b"line\n")
+    assert done.code == code, done.err
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_no_broker_there() -> None:
+    done = run_mq("info", "--timeout", "1", address="tcp://127.0.0.1:9")
+    assert done.code == 3
+    assert "mq run" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_second_broker_on_the_same_folder(broker: BrokerProcess, tmp_path: Path) -> None:
+    done = run_mq("run", "--data", str(broker.data), "--listen", "tcp://127.0.0.1:0")
+    assert done.code == 1
+    assert str(broker.data) in done.err
+
+
+def test_clean_stop_leaves_an_intact_log(broker: BrokerProcess) -> None:
+    run_mq("produce", "t", address=broker.address, text=b"a\nb\n").ok()
+    assert broker.stop() == 0
+    run_mq("log", "inspect", str(broker.data)).ok()
+
+
+def test_listening_beyond_loopback_is_refused(tmp_path: Path) -> None:
+    done = run_mq("run", "--data", str(tmp_path), "--listen", "tcp://0.0.0.0:0")
+    assert done.code == 1
+    assert "insecure" in done.err
