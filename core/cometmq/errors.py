@@ -103,7 +103,7 @@ class ConfigError(CometError):
 
 
 class PluginError(CometError):
-    """A plugin that can't be used or that failed: plugin, distribution, version, hook, next step."""
+    """A plugin that can't be used or failed: plugin, distribution, version, hook, next step."""
 
 
 class PluginFailure(PluginError):

@@ -54,7 +54,7 @@ def _hot(spec: F) -> F:
     return spec
 
 
-# --- slots: exactly one enabled plugin implements each; called once at start --------------------
+# --- slots: exactly one enabled plugin implements each; called once at start ------------------
 
 
 @_slot
@@ -69,7 +69,7 @@ def flush_policy() -> FlushPolicy | None:
     """Return what decides when appended bytes are synced."""
 
 
-# --- contributions: collected from all plugins at start ------------------------------------------
+# --- contributions: collected from all plugins at start ---------------------------------------
 
 
 @hookspec
@@ -87,7 +87,7 @@ def metrics() -> Iterable[Metric] | None:
     """Return numbers; called each time somebody asks (`mq info --json`)."""
 
 
-# --- life cycle ----------------------------------------------------------------------------------
+# --- life cycle -------------------------------------------------------------------------------
 
 
 @hookspec
@@ -100,7 +100,7 @@ def stopping(broker: Any) -> Awaitable[None] | None:
     """The broker is about to stop: called in reverse order, all of them, errors collected."""
 
 
-# --- session ---------------------------------------------------------------------------------------
+# --- session ----------------------------------------------------------------------------------
 
 
 @hookspec(firstresult=True)
@@ -125,7 +125,7 @@ def admit(session: SessionInfo, operation: str, size_bytes: int) -> Delay | Refu
     Called once a request, after it was decoded and before anything is done for it."""
 
 
-# --- message path ------------------------------------------------------------------------------------
+# --- message path -----------------------------------------------------------------------------
 
 
 @_hot

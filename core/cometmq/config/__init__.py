@@ -1,0 +1,6 @@
+"""Settings of a broker: TOML file, environment and command line, one typed and checked tree."""
+
+from cometmq.config.load import load_config
+from cometmq.config.tree import BrokerConfig, Config, LogConfig, PluginsConfig, Source
+
+__all__ = ["BrokerConfig", "Config", "LogConfig", "PluginsConfig", "Source", "load_config"]
