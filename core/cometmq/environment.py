@@ -2,7 +2,7 @@
 
 No other module of the core or of a plugin calls those directly. So a test or a simulation can
 move the clock, hold back a sync, fill a disk or replay a seed without patching anything.
-The real ones are here; the virtual ones are in `cometmq.testing`.
+The real ones are in `cometmq.real_environment`, the virtual ones in `cometmq.testing`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class File(Protocol):
         """The same in the calling thread."""
 
     def close(self) -> None:
-        """Close; no sync is implied."""
+        """Close; no sync is implied. A file that nobody holds any more closes by itself, so that
+        one thread may drop it while another one still reads."""
 
 
 class Files(Protocol):
@@ -134,10 +135,17 @@ class Files(Protocol):
 class Environment(Protocol):
     """What is handed to everything that needs the outside."""
 
-    clock: Clock
-    random: Random
-    threads: Threads
-    files: Files
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def threads(self) -> Threads: ...
+
+    @property
+    def files(self) -> Files: ...
 
 
 AsyncCallback = Callable[[], Awaitable[None]]

@@ -1,0 +1,248 @@
+"""Files of the operating system, as `cometmq.environment.Files` wants them."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import islice
+
+from cometmq.environment import Buffer
+
+IOV_MAX = 1024
+"""Buffers of one gathered write; one more is EINVAL."""
+_ZEROS = bytes(1 << 20)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS)
+_MODE = 0o640
+_FOLDER_MODE = 0o750
+
+HandOver = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class RealFile:
+    """An open file. It closes itself when nobody holds it any more, so one thread may drop it
+    while another one still reads from it."""
+
+    def __init__(self, descriptor: int, path: str, files: RealFiles) -> None:
+        self._fd = descriptor
+        self._path = path
+        self._files = files
+        self._finalizer = weakref.finalize(self, os.close, descriptor)
+        self._finalizer.atexit = False
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def write(self, at: int, buffers: Sequence[Buffer]) -> None:
+        try:
+            if len(buffers) <= IOV_MAX:
+                written = os.pwritev(self._fd, buffers, at)
+                if written == sum(map(len, buffers)):
+                    return
+                buffers = _behind(buffers, written)
+                at += written
+            self._write_in_parts(at, buffers)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _write_in_parts(self, at: int, buffers: Sequence[Buffer]) -> None:
+        rest = list(buffers)
+        while rest:
+            written = os.pwritev(self._fd, rest[:IOV_MAX], at)
+            at += written
+            rest = _behind(rest, written)
+            if written == 0 and any(map(len, rest)):
+                raise OSError(errno.EIO, "the file system wrote nothing and gave no reason")
+
+    def read(self, at: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._fd, size, at)
+            while 0 < len(data) < size:
+                more = os.pread(self._fd, size - len(data), at + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        except OSError as error:
+            raise self._named(error) from None
+
+    def read_now(self, at: int, size: int) -> bytes | None:
+        if not self._files.can_read_now:
+            return self.read(at, size)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(self._fd, [buffer], at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise self._named(error) from None
+            self._files.can_read_now = False
+            return self.read(at, size)
+        return bytes(buffer) if count == size else None
+
+    def allocate(self, at: int, size: int) -> None:
+        before = self.size()
+        try:
+            try:
+                self._files.fallocate(self._fd, at, size)
+            except OSError as error:
+                if error.errno not in _NO_FALLOCATE:
+                    raise
+                self._write_zeros(max(at, before), at + size)
+        except OSError as error:
+            # Some file systems keep what they got before the space ran out.
+            if self.size() > before:
+                os.ftruncate(self._fd, before)
+            raise self._named(error) from None
+
+    def _write_zeros(self, start: int, end: int) -> None:
+        for at in range(start, end, len(_ZEROS)):
+            self._write_in_parts(at, [_ZEROS[: end - at]])
+
+    def truncate(self, size: int) -> None:
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._named(error) from None
+
+    async def sync(self) -> None:
+        await self._files.hand_over(self.sync_blocking)
+
+    def sync_blocking(self) -> None:
+        try:
+            self._files.fdatasync(self._fd)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def close(self) -> None:
+        self._finalizer()
+        self._fd = -1
+
+    def _named(self, error: OSError) -> OSError:
+        error.filename = self._path
+        return error
+
+
+def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
+    """What is left to write after the first `written` bytes."""
+    for index, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *islice(buffers, index + 1, None)]
+        written -= len(buffer)
+    return []
+
+
+def _no_fallocate(descriptor: int, at: int, size: int) -> None:
+    raise OSError(errno.EOPNOTSUPP, "this system has no fallocate")
+
+
+_FALLOCATE: Callable[[int, int, int], None] = getattr(os, "posix_fallocate", _no_fallocate)
+_FDATASYNC: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+class RealFiles:
+    """The operating system's files.
+
+    `hand_over` calls a function in a thread, for syncs. `fallocate` and `fdatasync` are the
+    system's, unless a test passes its own.
+    """
+
+    def __init__(
+        self,
+        hand_over: HandOver,
+        *,
+        fallocate: Callable[[int, int, int], None] | None = None,
+        fdatasync: Callable[[int], None] | None = None,
+    ) -> None:
+        self.hand_over = hand_over
+        self.fallocate: Callable[[int, int, int], None] = fallocate or _FALLOCATE
+        self.fdatasync: Callable[[int], None] = fdatasync or _FDATASYNC
+        self.can_read_now = hasattr(os, "RWF_NOWAIT")
+        """False, for good, once the file system said that it can't (tmpfs)."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return RealFile(os.open(path, flags, _MODE), path, self)
+
+    def open_for_reading(self, path: str) -> RealFile:
+        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, self)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(path)
+
+    def list(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def make_folder(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_folder(parent)
+        try:
+            os.mkdir(path, _FOLDER_MODE)
+        except FileExistsError:  # made by somebody else just now, or a file of that name
+            if not os.path.isdir(path):
+                raise
+        self.sync_folder(parent)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, chunks: Sequence[Buffer]) -> None:
+        temporary = path + ".tmp"
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        file = self.open(temporary, create=True)
+        try:
+            file.write(0, chunks)
+            file.sync_blocking()
+        except OSError:
+            os.unlink(temporary)
+            raise
+        finally:
+            file.close()
+        os.rename(temporary, path)
+        self.sync_folder(os.path.dirname(path))
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_folder(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        # By the file itself (flock), so a second way to it, another mount say, meets it too.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError:
+            os.close(descriptor)
+            raise
+        return lambda: os.close(descriptor)
+
+    def space(self, path: str) -> tuple[int, int]:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
