@@ -1,0 +1,12 @@
+"""The standard set: what every broker starts with unless somebody takes it away."""
+
+from __future__ import annotations
+
+from cometmq.plugins import Plugin
+
+
+class Standard(Plugin):
+    """A bundle without hooks of its own: transports, a durable log, group commit, long polling."""
+
+    name = "standard"
+    bundle = ("zeromq", "inproc", "commitlog", "flush-sync", "longpoll")
