@@ -12,6 +12,7 @@ from cometmq.batch import (
     RecordTuple,
     amend,
     cut,
+    decode_records,
     encode_control,
     encode_messages,
     parse,
@@ -124,6 +125,15 @@ def test_a_compressed_batch_is_not_cut_but_can_be_sent_elsewhere() -> None:
         cut(batch, [0], log_id_seed=0)
     moved = parse(amend(batch, topic="elsewhere"))
     assert (moved.codec, moved.topic, moved.records) == (2, "elsewhere", batch.records)
+
+
+def test_new_records_of_a_compressed_batch_are_not_compressed() -> None:
+    buffer = encode_messages("orders", 1, RECORDS)
+    buffer[76] = 1
+    seal(buffer)
+    amended = parse(amend(parse(buffer), records=RECORDS))
+    assert amended.codec == 0
+    assert decode_records(amended) == RECORDS
 
 
 def test_amending_keeps_the_number_of_records() -> None:
