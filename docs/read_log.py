@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print a segment of a CometMQ log: `python read_log.py [--messages] FILE...`
 
-It stands alone (nothing but Python's standard library) and was written from format.md: whoever
+It stands alone (nothing but what comes with Python) and was written from format.md: whoever
 holds only a file and that page can get the messages out. One line a batch, or with `--messages`
 one JSON line a message. The exit code is 0 only when every byte is accounted for.
 """
