@@ -15,6 +15,7 @@ from cometmq.config.lines import Path, line_of, scan
 from cometmq.config.tree import SECTIONS, Config, Source, field_types
 from cometmq.config.values import convert, describe, did_you_mean, fail, show
 from cometmq.errors import ConfigError
+from cometmq.real_environment import RealEnvironment
 
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room in a frame for request header and table beside the largest batch."""
@@ -39,7 +40,7 @@ def load_config(
     """
     loader = _Loader()
     if path is not None:
-        loader.take_file(path, read_file or _read_real_file)
+        loader.take_file(path, read_file or RealEnvironment().files.read_file)
     loader.take_environment(environ)
     for key, value in overrides.items():
         if key != "plugins":
@@ -153,13 +154,6 @@ class _Loader:
         check_sizes(config)
         check_addresses(config)
         return config
-
-
-def _read_real_file(path: str) -> bytes:
-    # Imported here: a simulation that brings its own files never loads the real ones.
-    from cometmq.real_environment import RealEnvironment
-
-    return RealEnvironment().files.read_file(path)
 
 
 def _read_toml(
