@@ -1,0 +1,46 @@
+"""`commitlog`: the log in files of the data folder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from cometmq.environment import Environment
+from cometmq.hookspecs import hookimpl
+from cometmq.interfaces import Storage
+from cometmq_plugins.segments import RESERVE_BYTES, STEP_BYTES, SegmentStorage
+
+_Step = Annotated[int, msgspec.Meta(ge=4096, le=1 << 30)]
+_Reserve = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class CommitLogOptions(msgspec.Struct, frozen=True):
+    """`[plugin.commitlog]`"""
+
+    allocate_step_bytes: _Step = STEP_BYTES
+    """Disk space is taken in pieces of this size, ahead of what is written."""
+    reserve_bytes: _Reserve = RESERVE_BYTES
+    """Space set aside so that a full disk can be cleaned up and a broker can start on it."""
+
+
+class CommitLogPlugin:
+    """Claims the slot `storage`."""
+
+    name = "commitlog"
+    options = CommitLogOptions
+
+    def __init__(self, options: CommitLogOptions) -> None:
+        self._options = options
+
+    @hookimpl
+    def storage(self, environment: Environment, data: str) -> Storage:
+        """Segments in the folder `data`."""
+        return SegmentStorage(
+            environment,
+            environment.files,
+            data,
+            persistent=True,
+            step_bytes=self._options.allocate_step_bytes,
+            reserve_bytes=self._options.reserve_bytes,
+        )

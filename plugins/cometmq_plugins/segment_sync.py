@@ -1,0 +1,109 @@
+"""What is not yet on disk, and the end of everything once a sync has failed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from cometmq.environment import File, Files, Threads
+from cometmq.errors import LogStopped
+from cometmq_plugins.segment_files import Entry
+
+_Pending = list[tuple[Entry, File, int]]
+
+
+class Unsynced:
+    """Keeps the segments that were changed, and whether names in the folder were."""
+
+    def __init__(self, files: Files, threads: Threads, folder: str) -> None:
+        self._files = files
+        self._threads = threads
+        self._folder = folder
+        self._entries: list[Entry] = []
+        self._active: Entry | None = None
+        self._names_changed = 0
+        self._names_synced = 0
+        self.stopped = ""
+        """Why nothing may be written any more; empty as long as all is well."""
+
+    def begin(self, entry: Entry) -> None:
+        """This segment is the active one; each change is counted in `entry.changes`."""
+        self._active = entry
+        self.changed(entry)
+        self.names_changed()
+
+    def end(self) -> None:
+        """There is no active segment any more; the last one waits for its last sync."""
+        self._active = None
+
+    def changed(self, entry: Entry) -> None:
+        """The file of this segment (open for writing) was changed."""
+        entry.changes += 1
+        if entry not in self._entries:
+            self._entries.append(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """This segment is gone."""
+        if entry in self._entries:
+            self._entries.remove(entry)
+
+    def names_changed(self) -> None:
+        """A file was made or removed."""
+        self._names_changed += 1
+
+    def check(self) -> None:
+        """Raises LogStopped after a failed sync."""
+        if self.stopped:
+            raise LogStopped(self.stopped)
+
+    def stop(self, error: OSError) -> None:
+        """What the disk holds can't be known any more: nothing may follow."""
+        self.stopped = (
+            f"a sync of the log failed ({error}), so nothing more is written; "
+            "check the disk and start the broker again, it will verify the log"
+        )
+
+    async def sync(self) -> None:
+        """Everything changed before this call is on disk after it."""
+        self.check()
+        pending, names = self._pending(), self._names_changed
+        try:
+            for _, file, _ in pending:
+                await file.sync()
+            if names != self._names_synced:
+                await self._threads.run(partial(self._files.sync_folder, self._folder))
+        except OSError as error:
+            self.stop(error)
+            raise
+        self._settle(pending, names)
+
+    def sync_blocking(self) -> None:
+        """The same in this thread."""
+        self.check()
+        pending, names = self._pending(), self._names_changed
+        try:
+            for _, file, _ in pending:
+                file.sync_blocking()
+            if names != self._names_synced:
+                self._files.sync_folder(self._folder)
+        except OSError as error:
+            self.stop(error)
+            raise
+        self._settle(pending, names)
+
+    def _pending(self) -> _Pending:
+        return [
+            (entry, entry.require_writer(), entry.changes)
+            for entry in self._entries
+            if entry.changes != entry.synced
+        ]
+
+    def _settle(self, pending: _Pending, names: int) -> None:
+        # Only now, and only what was seen before: a second sync that ran meanwhile did not rely
+        # on this one.
+        self._names_synced = max(self._names_synced, names)
+        for entry, _, changes in pending:
+            entry.synced = max(entry.synced, changes)
+        for entry in [one for one in self._entries if one is not self._active]:
+            if entry.changes == entry.synced:
+                self._entries.remove(entry)
+                entry.writer = None

@@ -1,0 +1,410 @@
+"""The log's segments as files, over any file layer: what `commitlog` and `memory` share.
+
+It knows positions and bytes, and no batch. The folder: `log/POSITION.seg` and its side files,
+`log/reserve` (space set aside), `cut/` (what was cut off the log), `lock`, `node`.
+
+The rules that keep a power cut harmless: nothing is zeroed in place, no file is used again, a
+name is synced before anything relies on it, and after a failed sync nothing is written any more,
+since the system may have thrown away what it could not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from cometmq.environment import Buffer, Environment, File, Files
+from cometmq.errors import LogError, LogLocked, NoSpace
+from cometmq.interfaces import Segment
+from cometmq_plugins.segment_cuts import cut_off, keep_copy, remove_segment
+from cometmq_plugins.segment_files import Entry, SegmentTable, is_out_of_space, only_zeros
+from cometmq_plugins.segment_sync import Unsynced
+from cometmq_plugins.space_reserve import SpaceReserve
+
+STEP_BYTES = 16 << 20
+RESERVE_BYTES = 24 << 20
+_BLOCK_BYTES = 4096
+_NODE_BYTES = 8
+
+
+class SegmentStorage:
+    """A `cometmq.interfaces.Storage` of files in the folder `data`."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        files: Files,
+        data: str,
+        *,
+        persistent: bool,
+        step_bytes: int = STEP_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
+    ) -> None:
+        """`step_bytes`: space is allocated in pieces of this size; `reserve_bytes`: how much is
+        set aside for a full disk."""
+        self.persistent = persistent
+        self._files = files
+        self._data = data
+        self._folder = f"{data}/log"
+        self._step_bytes = step_bytes
+        self._table = SegmentTable(files, self._folder)
+        self._unsynced = Unsynced(files, environment.threads, self._folder)
+        self._reserve = SpaceReserve(
+            files, f"{self._folder}/reserve", reserve_bytes, 2 * step_bytes
+        )
+        self._active: Entry | None = None
+        self._release_lock: Callable[[], None] | None = None
+        self._tidy = False
+
+    # --- the folder -----------------------------------------------------------------------------
+
+    def open(self, *, read_only: bool = False) -> list[Segment]:
+        """Take the lock, unless `read_only`, and list what is there."""
+        try:
+            if not read_only:
+                self._files.make_folder(self._folder)
+                self._take_lock()
+            elif not self._files.exists(self._folder):
+                raise LogError(f"{self._data} holds no log; name the data folder of a broker")
+            self._table.load()
+        except OSError as error:
+            self.close()
+            raise LogError(
+                f"the data folder {self._data} can't be used ({error}); check that this user may "
+                "read and write it, or choose another folder"
+            ) from error
+        return list(self.segments())
+
+    def _take_lock(self) -> None:
+        path = f"{self._data}/lock"
+        self._release_lock = self._files.lock(path)
+        if self._release_lock is None:
+            holder = self._files.read_file(path).decode("ascii", "replace").strip()
+            by = f"process {holder}" if holder else "another process"
+            raise LogLocked(
+                f"the data folder {self._data} is in use by {by}; "
+                "stop that one or choose another folder"
+            )
+
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first."""
+        return [Segment(entry.base, entry.size, entry.path) for entry in self._table.entries]
+
+    def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
+        """The node's id, kept as hexadecimal text. Raises LogError if that is damaged."""
+        path = f"{self._data}/node"
+        if self._files.exists(path):
+            text = self._files.read_file(path)
+            try:
+                node = bytes.fromhex(text.decode("ascii"))
+            except ValueError:
+                node = b""
+            if len(node) != _NODE_BYTES:
+                raise LogError(
+                    f"{path} is not a node id but {text[:40]!r}; restore it from a backup, "
+                    "or remove it to get a new id"
+                )
+            return node, False
+        node = make()
+        if self._release_lock is not None:
+            self._files.write_file(path, [node.hex().encode(), b"\n"])
+        return node, True
+
+    def usage(self) -> dict[str, int]:
+        """Space of the file system, in bytes."""
+        total, free = self._files.space(self._data)
+        return {"bytes_used": total - free, "bytes_total": total, "bytes_free": free}
+
+    def close(self) -> None:
+        """Let go of everything; nothing is synced."""
+        self._active = None
+        self._unsynced.end()
+        self._table.drop_files()
+        if self._release_lock is not None:
+            self._release_lock()
+            self._release_lock = None
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def begin(self, base: int) -> None:
+        """A new active segment; one that was active is sealed there, once the new one exists."""
+        self._check_writable()
+        last = self._table.last
+        if last is not None and last.base == base:
+            self._replace_empty(last)
+        elif last is not None:
+            self._check_follows(last, base)
+        self._cut_prepared_space(base)
+        file = self._new_file(self._table.path(base))
+        if self._active is not None:
+            self.seal(base)
+        entry = Entry(base, self._table.path(base), file.size())
+        entry.end = base
+        entry.file = entry.writer = file
+        self._active = entry
+        self._unsynced.begin(entry)
+        self._table.set([*self._table.entries, entry])
+        self._tidy_once()
+        self._restore_reserve()
+
+    def _replace_empty(self, last: Entry) -> None:
+        # A crash right after `begin` leaves such a file: names may survive without the bytes.
+        if not only_zeros(self._table.file(last), 0, last.size):
+            raise LogError(f"a segment can't begin at {last.base}: {last.path} holds bytes already")
+        remove_segment(self._files, self._table, last)
+        self._unsynced.forget(last)
+        self._active = None
+        self._table.set(self._table.entries[:-1])
+
+    def _check_follows(self, last: Entry, base: int) -> None:
+        end = last.base + last.size
+        if self._active is not None:
+            end = self._active.end
+        if not last.base < base <= end or (self._active is not None and base != end):
+            raise LogError(f"a segment can't begin at {base}: {last.path} ends at {end}")
+
+    def _new_file(self, path: str) -> File:
+        try:
+            file = self._files.open(path, create=True)
+            file.allocate(0, self._step_bytes)
+            return file
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise
+            if self._files.exists(path):
+                self._files.unlink(path)
+            if not self._reserve.take(path):
+                raise self._no_space(path, self._step_bytes) from error
+            return self._files.open(path)
+
+    def _cut_prepared_space(self, base: int) -> None:
+        """Cut the zeros that segments have behind the next one's name; the broker writes, so the
+        log has judged what is there."""
+        bases = [entry.base for entry in self._table.entries[1:]] + [base]
+        for entry, next_base in zip(self._table.entries, bases, strict=True):
+            length = next_base - entry.base
+            if entry.size <= length or entry is self._active:
+                continue
+            if not only_zeros(self._table.file(entry), length, entry.size):
+                raise LogError(
+                    f"{entry.path} holds bytes behind position {next_base}, where the next "
+                    "segment begins; look at it with `mq log inspect`"
+                )
+            if entry.writer is None:
+                entry.writer = self._files.open(entry.path)
+            entry.writer.truncate(length)
+            entry.size, entry.end = length, next_base
+            self._unsynced.changed(entry)
+
+    def _tidy_once(self) -> None:
+        # Not at `open`: a start in doubt leaves the folder as it is.
+        if not self._tidy:
+            for path in self._table.strays():
+                self._files.unlink(path)
+            self._tidy = True
+
+    def _restore_reserve(self) -> None:
+        if self._reserve.restore():
+            self._unsynced.names_changed()
+
+    def allocate(self, end: int, *, urgent: bool = False) -> None:
+        """Real space up to `end`: a whole step if there is room, else just enough."""
+        active = self._active
+        if active is not None and end <= active.base + active.size:
+            return
+        active = self._check_active()
+        need = end - active.base
+        just = active.size + _rounded(need - active.size, _BLOCK_BYTES)
+        if self._extend(active, _rounded(need, self._step_bytes)) or self._extend(active, just):
+            return
+        if urgent and self._reserve.give_piece(just - active.size) and self._extend(active, just):
+            return
+        raise self._no_space(active.path, just - active.size)
+
+    def _extend(self, active: Entry, size: int) -> bool:
+        try:
+            active.require_writer().allocate(active.size, size - active.size)
+        except OSError as error:
+            if is_out_of_space(error):
+                return False
+            raise
+        active.size = size
+        return True
+
+    def _no_space(self, path: str, size_bytes: int) -> NoSpace:
+        return NoSpace(
+            f"the disk has no room for {size_bytes} bytes more of {path}; "
+            "free space there, or lower the retention so that old segments go"
+        )
+
+    def write(self, position: int, buffers: Sequence[Buffer]) -> None:
+        """One gathered write into space that was allocated before."""
+        active = self._check_active()
+        end = position + sum(map(len, buffers))
+        if position != active.end or end > active.base + active.size:
+            raise LogError(
+                f"a write of [{position}, {end}) to {active.path}, which ends at {active.end} and "
+                f"has space up to {active.base + active.size}"
+            )
+        active.changes += 1  # also if it fails: a part of it may be there
+        active.require_writer().write(position - active.base, buffers)
+        active.end = end
+
+    def seal(self, end: int) -> None:
+        """No more of the active segment; its length gets exact."""
+        active = self._check_active()
+        if end != active.end:
+            raise LogError(f"{active.path} ends at {active.end} and can't be sealed at {end}")
+        file = active.require_writer()
+        file.truncate(end - active.base)
+        active.size = end - active.base
+        self._unsynced.changed(active)
+        self._unsynced.end()
+        self._table.adopt(active, file)
+        self._active = None
+
+    async def sync(self) -> None:
+        """All changes before this call, in threads."""
+        await self._unsynced.sync()
+
+    def sync_blocking(self) -> None:
+        """All changes before this call, here."""
+        self._unsynced.sync_blocking()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of one segment; none where there is no segment."""
+        entry = self._table.find(position)
+        size = min(size, entry.end - position) if entry is not None else 0
+        if entry is None or size <= 0:
+            return b""
+        try:
+            return self._table.file(entry).read(position - entry.base, size)
+        except FileNotFoundError:
+            if entry in self._table.entries:
+                raise
+            return b""  # trimmed by the loop's thread while this one came here
+
+    def read_now(self, position: int, size: int) -> bytes | None:
+        """The same without waiting."""
+        entry = self._table.find(position)
+        size = min(size, entry.end - position) if entry is not None else 0
+        if entry is None or size <= 0:
+            return b""
+        return self._table.file(entry).read_now(position - entry.base, size)
+
+    # --- repair and retention -------------------------------------------------------------------
+
+    def rewrite(self, position: int, end: int) -> None:
+        """Write the stretch over itself. Raises LogError if it can't be read or written."""
+        self._check_writable()
+        try:
+            rewritten = sum(
+                self._rewrite_in(entry, max(position, entry.base), min(end, entry.end))
+                for entry in self._table.entries
+                if entry.base < end and entry.end > position
+            )
+            self._files.sync_folder(self._folder)
+        except OSError as error:
+            self._unsynced.stop(error)
+            raise LogError(
+                f"[{position}, {end}) of the log could not be written again ({error}); "
+                "check the disk and start again"
+            ) from error
+        if rewritten != end - position:
+            raise LogError(
+                f"only {rewritten} bytes of [{position}, {end}) are in {self._folder}, so they "
+                "can't be written again; look at it with `mq log inspect`"
+            )
+
+    def _rewrite_in(self, entry: Entry, start: int, end: int) -> int:
+        file = self._files.open(entry.path)
+        rewritten = 0
+        for at, data in self._table.chunks(start, end):
+            file.write(at - entry.base, [data])
+            rewritten += len(data)
+        file.sync_blocking()
+        file.close()
+        return rewritten
+
+    def cut(self, position: int) -> str:
+        """Remove the log's end. The active segment, if it is hit, is active no more."""
+        self._check_writable()
+        entry, last = self._table.find(position), self._table.last
+        if entry is None or last is None or position > last.base + last.size:
+            raise LogError(f"position {position} is not in the log in {self._folder}")
+        kept = keep_copy(self._files, self._table, position, f"{self._data}/cut")
+        for gone in self._table.entries:
+            if gone.base + gone.size > position or gone is self._active:
+                self._unsynced.forget(gone)
+                gone.file = gone.writer = None
+        self._active = None
+        self._unsynced.end()
+        try:
+            cut_off(self._files, self._table, position, self._folder)
+        except OSError as error:
+            self._unsynced.stop(error)
+            raise LogError(
+                f"the log could not be cut at position {position} ({error}); the bytes are kept in "
+                f"{kept or 'no file, being zeros'}; check the disk and start again"
+            ) from error
+        return kept
+
+    def trim(self, position: int) -> list[Segment]:
+        """Remove what lies whole below `position`; the last segment always stays."""
+        self._check_writable()
+        gone = []
+        while len(self._table.entries) > 1 and self._table.entries[1].base <= position:
+            entry = self._table.entries[0]
+            self._table.set(self._table.entries[1:])
+            remove_segment(self._files, self._table, entry)
+            self._unsynced.forget(entry)
+            self._files.sync_folder(self._folder)
+            gone.append(Segment(entry.base, entry.size, entry.path))
+        if gone:
+            self._restore_reserve()
+        return gone
+
+    # --- side files -----------------------------------------------------------------------------
+
+    def write_side(self, base: int, suffix: str, chunks: Sequence[Buffer]) -> None:
+        """Written under another name, then renamed: whole, or the old one, but after a power cut
+        perhaps torn (its reader must be able to tell)."""
+        self._check_writable()
+        path = self._table.side_path(base, suffix)
+        temporary = path + ".tmp"
+        if self._files.exists(temporary):
+            self._files.unlink(temporary)
+        file = self._files.open(temporary, create=True)
+        file.write(0, chunks)
+        file.close()
+        self._files.rename(temporary, path)
+
+    def read_side(self, base: int, suffix: str) -> bytes | None:
+        """Its bytes, or None."""
+        path = self._table.side_path(base, suffix)
+        return self._files.read_file(path) if self._files.exists(path) else None
+
+    def remove_side(self, base: int, suffix: str) -> None:
+        """Forget it."""
+        path = self._table.side_path(base, suffix)
+        if self._files.exists(path):
+            self._files.unlink(path)
+
+    # --------------------------------------------------------------------------------------------
+
+    def _check_writable(self) -> None:
+        self._unsynced.check()
+        if self._release_lock is None:
+            raise LogError(f"the log in {self._folder} is not open for writing")
+
+    def _check_active(self) -> Entry:
+        if self._unsynced.stopped:
+            self._unsynced.check()
+        if self._active is None:
+            raise LogError(f"no segment in {self._folder} was begun, so nothing can be written")
+        return self._active
+
+
+def _rounded(size: int, step: int) -> int:
+    return -(-size // step) * step
