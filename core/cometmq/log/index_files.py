@@ -1,0 +1,122 @@
+"""Index files: read, written, and made again from their segment. Blocking; made for a thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cometmq.batch import Batch, Kind
+from cometmq.errors import BatchError, LogError
+from cometmq.interfaces import Storage
+from cometmq.log.next_offsets import NextOffsets
+from cometmq.log.records import CheckpointSlice, read_records
+from cometmq.log.scan import Problem, scan_on
+from cometmq.log.segment_index import SUFFIX, BadIndex, Key, OpenSegment, SealedSegment
+
+_logger = logging.getLogger(__name__)
+
+
+class Stretch(NamedTuple):
+    """A sealed segment: its bytes are [base, end) of the log."""
+
+    base: int
+    end: int
+
+
+class IndexFiles:
+    """The index files of one log. `read_only`: nothing is written, whatever is found."""
+
+    def __init__(self, storage: Storage, seed: int) -> None:
+        self.read_only = False
+        self._storage = storage
+        self._seed = seed
+
+    def load(self, segments: list[Stretch]) -> SealedSegment:
+        """The index of the last of some adjoining segments, from its file; made again from the
+        segment if there is no whole one. Raises OSError when the segment can't be read."""
+        stretch = segments[-1]
+        try:
+            data = self._storage.read_side(stretch.base, SUFFIX)
+            if data is not None:
+                return SealedSegment(data, *stretch, self._seed)
+            reason = "there is none"
+        except (OSError, BadIndex) as error:
+            reason = str(error)
+        _logger.warning(
+            "the queue index of the segment at position %d is made again: %s", stretch.base, reason
+        )
+        return self.rebuild(segments)
+
+    def rebuild(self, segments: list[Stretch]) -> SealedSegment:
+        """The index of the last of some adjoining segments, from its batches."""
+        index, starts, whole = scan_index(self._storage, segments[-1], self._seed)
+        if not whole and len(segments) > 1:
+            # Only a segment that a crash ended early has no whole checkpoint to start from.
+            starts = self.load(segments[:-1]).ends() | starts
+        return self.write(index, starts)
+
+    def write(self, index: OpenSegment, starts: Mapping[Key, int]) -> SealedSegment:
+        """Write the file of a sealed segment; the index as it would be read from it."""
+        data = b"".join(index.encode(starts, self._seed))
+        if not self.read_only:
+            try:
+                self._storage.write_side(index.base, SUFFIX, [data])
+            except (OSError, LogError) as error:
+                # It is derived: the next one that needs it makes it again.
+                _logger.warning(
+                    "the queue index of the segment at position %d was not written: %s",
+                    index.base,
+                    error,
+                )
+        return SealedSegment(data, index.base, index.end, self._seed)
+
+
+def scan_index(
+    storage: Storage, stretch: Stretch, seed: int
+) -> tuple[OpenSegment, dict[Key, int], bool]:
+    """What the bytes of a segment give: its index, next offsets out of its head checkpoint, and
+    whether that checkpoint is whole. Damaged batches are left out, as a gap."""
+    base, end = stretch
+    index = OpenSegment(base)
+    checkpoint = NextOffsets()
+    whole = False
+    for position, found in scan_on(storage.read, base, end - base, seed, bodies=False):
+        if isinstance(found, Problem):
+            _logger.warning(
+                "the segment at position %d is damaged at position %d: %s",
+                base,
+                position,
+                found.reason,
+            )
+        elif found.kind == Kind.MESSAGES:
+            add_batch(index, found)
+        elif found.kind == Kind.CHECKPOINT_SLICE:
+            _join(checkpoint, found)
+        elif found.kind == Kind.CHECKPOINT_END:
+            whole = True
+    index.end = end
+    index.sealed = True
+    return index, dict(checkpoint.items()), whole
+
+
+def add_batch(index: OpenSegment, batch: Batch) -> None:
+    """Take a batch of messages; one of no topic (incarnation 0) belongs to no queue."""
+    if batch.incarnation:
+        index.add(
+            (batch.incarnation, batch.queue),
+            batch.base_offset,
+            batch.next_offset - batch.base_offset,
+            batch.position,
+            batch.length,
+            batch.store_time,
+        )
+
+
+def _join(checkpoint: NextOffsets, batch: Batch) -> None:
+    try:
+        for shard in read_records(CheckpointSlice, batch):
+            if shard.view == NextOffsets.name:
+                checkpoint.load(shard.data)
+    except (BatchError, ValueError) as error:
+        _logger.warning("the checkpoint slice at position %d: %s", batch.position, error)

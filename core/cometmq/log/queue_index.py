@@ -1,0 +1,148 @@
+"""The queue index: where the batches of a queue lie. Derived from the log, and disposable.
+
+Per queue, next offsets grow from segment to segment, so a look-up bisects over the segments by
+each one's next offset at its start, then over the batches within. It may meet an index that is not
+in memory: then it raises `NotLoaded`, and `when_loaded` does it again after loading that index.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from cometmq.environment import Environment
+from cometmq.interfaces import Storage
+from cometmq.log.indexed_segments import (
+    CACHE_BYTES,
+    IndexedSegments,
+    NextOffsetsView,
+    NotLoaded,
+)
+from cometmq.log.segment_index import Columns, Key
+
+__all__ = ["BATCHES_MAX", "CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
+
+BATCHES_MAX = 2000
+"""Most batches that one look-up returns."""
+
+
+class Entry(NamedTuple):
+    """One batch of a queue."""
+
+    base_offset: int
+    next_offset: int
+    position: int
+    """Byte in the log."""
+    size: int
+    """Bytes."""
+
+
+class QueueIndex(IndexedSegments):
+    """Look-ups over the indexes of all segments. Each may raise NotLoaded."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        environment: Environment,
+        seed: int,
+        next_offsets: NextOffsetsView,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """`seed` is `cometmq.batch.seed(log_id)`."""
+        super().__init__(storage, environment, seed, next_offsets, cache_bytes=cache_bytes)
+        self._last_found: dict[Key, int] = {}
+
+    def locate(
+        self, incarnation: int, queue: int, offset: int, readable: int, max_bytes: int
+    ) -> list[Entry]:
+        """The queue's batches from `offset` on that end at or below the position `readable`, of
+        one segment: at least one if there is any, and no more than `max_bytes` but for that one.
+
+        Empty: nothing is there. The first one begins above `offset` when batches are missing.
+        """
+        key = incarnation, queue
+        columns = self._columns(self._find(key, offset), key)
+        if columns is None:
+            return []
+        row = max(bisect_right(columns.bases, offset) - 1, 0)
+        if columns.bases[row] + columns.spans[row] <= offset:
+            row += 1
+        return _rows(columns, row, readable, max_bytes)
+
+    def next_after_gap(self, incarnation: int, queue: int, offset: int) -> int | None:
+        """Where the queue goes on in a later segment, when `locate` has nothing at `offset`; None
+        if there is no later one."""
+        key = incarnation, queue
+        following = self._find(key, offset) + 1
+        return self._start(following, key) if following < len(self._bases) else None
+
+    def min_offset(self, incarnation: int, queue: int) -> int:
+        """The first offset that the oldest segment has or would have; 0 for a queue that is younger
+        than that segment."""
+        return self._start(0, (incarnation, queue))
+
+    def next_offset_before(self, incarnation: int, queue: int, position: int) -> int:
+        """The queue's next offset, counting only batches that end at or below `position`."""
+        key = incarnation, queue
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            return self._start(0, key)
+        columns = self._columns(at, key)
+        if columns is None:
+            return self._start(at, key)
+        row = bisect_right(columns.positions, position) - 1
+        if row >= 0 and columns.positions[row] + columns.sizes[row] > position:
+            row -= 1
+        return columns.bases[row] + columns.spans[row] if row >= 0 else self._start(at, key)
+
+    def offset_by_time(self, incarnation: int, queue: int, time_ms: int) -> int:
+        """The base offset of the queue's first batch stored at or after `time_ms` (since 1970) in
+        the oldest segment that has one; the queue's next offset if none has."""
+        key = incarnation, queue
+        for at, base in enumerate(self._bases):
+            newest = self._newest_times.get(base)
+            if newest is None:
+                newest = self._segment(at).newest
+            columns = self._columns(at, key) if newest >= time_ms else None
+            row = 0 if columns is None else bisect_left(columns.times, time_ms)
+            if columns is not None and row < len(columns.times):
+                return columns.bases[row]
+        return self._next_offsets.get(incarnation, queue)
+
+    def _find(self, key: Key, offset: int) -> int:
+        """The number of the last segment at whose start the queue's next offset was at or below
+        `offset`; 0 if there is none."""
+        last = len(self._bases) - 1
+        if self._start(last, key) <= offset:
+            return last
+        hint = self._last_found.get(key, -1)
+        at = bisect_left(self._bases, hint)
+        if self._bases[at : at + 1] == [hint] and self._holds(at, key, offset):
+            return at
+        low, high = 0, last - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._start(middle, key) <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        self._last_found[key] = self._bases[low]
+        return low
+
+    def _holds(self, at: int, key: Key, offset: int) -> bool:
+        """Whether the segment has the batch of this offset, so that no other needs to be asked."""
+        columns = self._columns(at, key)
+        return columns is not None and columns.bases[0] <= offset < columns.next_offset
+
+
+def _rows(columns: Columns, row: int, readable: int, max_bytes: int) -> list[Entry]:
+    entries: list[Entry] = []
+    total = 0
+    for at in range(row, min(len(columns.bases), row + BATCHES_MAX)):
+        base, position, size = columns.bases[at], columns.positions[at], columns.sizes[at]
+        total += size
+        if position + size > readable or (total > max_bytes and entries):
+            break
+        entries.append(Entry(base, base + columns.spans[at], position, size))
+    return entries
