@@ -6,6 +6,8 @@ The class is published under the entry-point group `cometmq.plugins`. It is call
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -51,7 +53,8 @@ class Declaration(msgspec.Struct, frozen=True):
     def help(self) -> str:
         """The docstring of the plugin, of its module if it has none."""
         kind = self.loaded if isinstance(self.loaded, type) else type(self.loaded)
-        return (kind.__doc__ or "").strip()
+        text = kind.__doc__ or sys.modules[kind.__module__].__doc__ or ""
+        return inspect.cleandoc(text)
 
 
 def declare(candidate: Candidate) -> Declaration:
