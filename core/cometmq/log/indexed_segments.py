@@ -122,10 +122,12 @@ class IndexedSegments:
         self._open.add((incarnation, queue), base_offset, span, position, size, store_time)
 
     def seal(self, base: int, end: int) -> None:
-        """The open segment is complete: it has the bytes [base, end). `write` is to be run."""
-        segment = self._memory[base]
-        segment.sealed = True
-        segment.end = self._ends[base] = end
+        """The open segment is complete: it has the bytes [base, end). `write` is to be run. No
+        effect on a segment whose index is not in memory (a cut went into a sealed one)."""
+        segment = self._memory.get(base)
+        if segment is not None:
+            segment.sealed = True
+            segment.end = self._ends[base] = end
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: what lies behind it is forgotten."""
@@ -227,7 +229,10 @@ class IndexedSegments:
         queues = self._next_offsets.items()
         while part := list(islice(queues, _SLICE)):
             at = bisect_left(self._bases, segment.base)
-            starts.update((key, self._start(at, key)) for key, _ in part)
+            for key, _ in part:
+                start = self._start(at, key)
+                if start:
+                    starts[key] = start
             await self._environment.clock.sleep(0)
             if cuts != self._cuts:
                 # Next offsets fell, or are being replayed: begin again.

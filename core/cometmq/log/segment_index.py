@@ -130,7 +130,7 @@ class OpenSegment:
 
     def encode(self, starts: Mapping[Key, int], seed: int) -> Iterator[bytes]:
         """The file's chunks, block by block. `starts`: next offset at the segment's start of every
-        queue that then had one; a queue with batches here is taken from them if it is missing."""
+        queue where it was above 0; what batches here show is taken from them."""
         seed = _identity(self.base, self.end, seed)
         rows: tuple[array[int], ...] = tuple(array(code) for code in _DIRECTORY)
         at = 0
