@@ -147,7 +147,7 @@ def test_show_prints_a_file_that_gives_the_same_settings(
     path = tmp_path / "mq.toml"
     path.write_text('[broker]\nname = "cologne"\n[plugin.flush-async]\nflush_interval_ms = 9\n')
     text = output("config", "show", "--config", str(path), "--plugins", "memory")
-    tables = tomllib.loads(text.replace("cologne", "K"))
+    tables = tomllib.loads(text)
     assert tables["broker"]["default_queues"] == 8
     assert tables["broker"]["listen"] == list(Config().broker.listen)
     assert tables["broker"]["name"] == "cologne"
