@@ -57,7 +57,11 @@ def run_snippet(snippet: Snippet, page: Path, folder: Path, address: str) -> Non
         file = folder / f"test_snippet_{snippet.line}.py"
         file.write_text(code)
         is_test = "\ndef test_" in code
-        command = [sys.executable, *(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []), str(file)]
+        command = [
+            sys.executable,
+            *(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []),
+            str(file),
+        ]
     else:
         command = ["bash", "-euo", "pipefail", "-c", code]
     environment = {

@@ -186,9 +186,7 @@ def bench(
     figures = []
     for step in steps.split(","):
         with contextlib.ExitStack() as stack:
-            target = (
-                Target(connect) if connect else stack.enter_context(fresh_broker(plugins))
-            )
+            target = Target(connect) if connect else stack.enter_context(fresh_broker(plugins))
             figures.append(_measure(step, target, topic, os.urandom(size_bytes), count))
             if as_json:
                 print_json(figures[-1])

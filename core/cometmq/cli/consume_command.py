@@ -53,7 +53,9 @@ def consume(
     ends = {info.queue: info.max_offset for info in description.queues if info.queue in wanted}
     missing = sorted(set(wanted) - set(ends))
     if missing:
-        raise click.UsageError(f"{topic} has queues 0 to {len(description.queues) - 1}, not {missing}")
+        raise click.UsageError(
+            f"{topic} has queues 0 to {len(description.queues) - 1}, not {missing}"
+        )
     with PullConsumer(connect, topic=topic, queues=wanted, start=start_at) as consumer:
         _print(consumer, None if follow else ends, count, as_json)
 

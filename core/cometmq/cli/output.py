@@ -69,8 +69,7 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns padded to their widest cell; numbers to the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [
-        max([len(head), *(len(row[column]) for row in cells)])
-        for column, head in enumerate(heads)
+        max([len(head), *(len(row[column]) for row in cells)]) for column, head in enumerate(heads)
     ]
     right = [
         bool(rows) and all(isinstance(row[column], int | float) for row in rows)

@@ -104,9 +104,7 @@ def produce(
     def message_of(line: bytes, number: int) -> Message:
         if form == "json":
             return parse_line(topic, line, number)
-        return Message(
-            topic, line, tag=tag, keys=keys, properties=given, sharding_key=sharding_key
-        )
+        return Message(topic, line, tag=tag, keys=keys, properties=given, sharding_key=sharding_key)
 
     tally = Tally(timeout_s)
     progress = Progress("sent")
