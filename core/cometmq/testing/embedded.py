@@ -8,13 +8,14 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from cometmq.broker import Broker
 from cometmq.config import load_config
 from cometmq.environment import Environment
 from cometmq.plugins import compose
 from cometmq.real_environment import RealEnvironment
+from cometmq.testing.movable_clock import MovableClock
 
 T = TypeVar("T")
 _numbers = itertools.count(1)
@@ -54,7 +55,9 @@ class EmbeddedBroker:
             overrides["plugins"] = ",".join(names)
         self._config = load_config(None, {}, overrides)
         self._extra = dict(extra_plugins or {})
-        self._environment = environment
+        self.clock = MovableClock()
+        """Moves the broker's time (without effect if an `environment` was given)."""
+        self._environment = environment or RealEnvironment(clock=self.clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._broker: Broker | None = None
@@ -140,8 +143,7 @@ class EmbeddedBroker:
             self._loop.run_forever()
 
     async def _start(self) -> None:
-        environment: Any = self._environment or RealEnvironment()
         composition = compose(self._config, extra_plugins=self._extra)
-        broker = Broker(self._config, environment, composition)
+        broker = Broker(self._config, self._environment, composition)
         await broker.start()
         self._broker = broker
