@@ -1,0 +1,49 @@
+"""A channel that never gets through: the reason is its only event."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Sequence
+
+from cometmq.environment import Buffer
+from cometmq.interfaces import ChannelEvent
+
+
+class UnreachableChannel:
+    """What `connect` returns when it knows at once that nobody is there (a `Channel`)."""
+
+    def __init__(self, why: str) -> None:
+        self._events: list[tuple[ChannelEvent, str]] = [("refused", why)]
+        self._fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Always False."""
+        return False
+
+    def receive(self, max_messages: int = 256) -> list[Sequence[Buffer]]:
+        """Always empty."""
+        return []
+
+    def events(self) -> list[tuple[ChannelEvent, str]]:
+        """The refusal, once."""
+        events, self._events = self._events, []
+        if events and self._fd >= 0:
+            os.eventfd_read(self._fd)
+        return events
+
+    def fileno(self) -> int:
+        """Readable until the refusal was seen; -1 once closed."""
+        return self._fd
+
+    def wait(self, timeout_s: float, wake_fd: int = -1) -> None:
+        """Return at once while the refusal was not seen, else wait for `wake_fd`."""
+        if not self._events:
+            select.select([wake_fd] if wake_fd >= 0 else [], [], [], max(0.0, timeout_s))
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._events = []

@@ -1,0 +1,112 @@
+"""Addresses: `tcp://HOST:PORT` and `ipc://PATH`, checked before ZeroMQ sees them.
+
+ZeroMQ answers most mistakes with "Invalid argument", a name that can't be resolved with silence,
+and a socket file of a living broker with its removal. So all three are looked at here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from typing import NamedTuple
+
+from cometmq.errors import ConfigError
+
+IPC_PATH_BYTES_MAX = 107
+
+
+class Endpoint(NamedTuple):
+    """An address taken apart."""
+
+    scheme: str
+    host: str
+    """Host of tcp without brackets, path of ipc."""
+    port: int = 0
+
+    def text(self) -> str:
+        """The address as ZeroMQ wants it."""
+        if self.scheme == "ipc":
+            return f"ipc://{self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{host}:{self.port}"
+
+
+def parse(address: str, *, listening: bool) -> Endpoint:
+    """Take an address apart. Port 0 is allowed only for listening.
+
+    Raises ConfigError, which says what is wrong and gives an example.
+    """
+    scheme, separator, rest = address.partition("://")
+    if not separator or scheme not in ("tcp", "ipc") or not rest:
+        raise ConfigError(
+            f"{address!r} is no address; write tcp://HOST:PORT, for example"
+            " tcp://127.0.0.1:7800, or ipc://PATH"
+        )
+    if scheme == "ipc":
+        return _parse_ipc(address, rest)
+    host, colon, port_text = rest.rpartition(":")
+    if not colon or not host or "/" in rest:
+        raise ConfigError(f"{address!r} lacks host or port; write tcp://HOST:PORT")
+    lowest = 0 if listening else 1
+    port = int(port_text) if port_text.isascii() and port_text.isdigit() else -1
+    if not lowest <= port <= 65535:
+        raise ConfigError(
+            f"{port_text!r} in {address!r} is no port; write a number from {lowest} to 65535"
+        )
+    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"{address!r}: write an IPv6 address in brackets, as in tcp://[::1]:7800")
+    host = host.removeprefix("[").removesuffix("]")
+    return Endpoint("tcp", "0.0.0.0" if host == "*" and listening else host, port)
+
+
+def _parse_ipc(address: str, path: str) -> Endpoint:
+    if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX or "\0" in path:
+        raise ConfigError(
+            f"the path in {address!r} can't name a socket: at most {IPC_PATH_BYTES_MAX} bytes are"
+            " allowed; choose a shorter one"
+        )
+    return Endpoint("ipc", path)
+
+
+def resolve(endpoint: Endpoint) -> Endpoint:
+    """Replace a host name by its first address. May wait for the resolver.
+
+    Raises OSError if the name is unknown.
+    """
+    if endpoint.scheme != "tcp":
+        return endpoint
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # labels that are empty or too long for DNS
+        raise OSError(str(error)) from error
+    return endpoint._replace(host=str(found[0][4][0]))
+
+
+def check_socket_file(address: str, path: str) -> None:
+    """Make sure that binding to `path` takes nothing away from anybody: ZeroMQ unlinks whatever
+    lies there. A socket file that nobody answers on was left behind by a killed process.
+
+    Raises ConfigError.
+    """
+    if path.startswith("@"):
+        return
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigError(f"can't listen on {address}: {error.strerror}; choose a path") from error
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"can't listen on {address}: a file lies there; choose another path")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return
+        except OSError as error:
+            raise ConfigError(f"can't listen on {address}: {error}; choose another path") from error
+    raise ConfigError(
+        f"{address} is in use by another process: stop that one or choose another path"
+    )

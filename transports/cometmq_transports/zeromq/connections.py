@@ -1,0 +1,169 @@
+"""The connections under a ROUTER socket, as its monitor tells them.
+
+A ROUTER says neither when a peer left, nor can it be told to drop one. Two things make up for it:
+every message names the descriptor of the connection that it came by, and the socket's monitor
+reports the opening and closing of descriptors, in order. A connection is dropped by shutting down
+a duplicate of its descriptor, after making sure (by inode) that it is still the same connection;
+ZeroMQ's I/O thread then sees it end like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket as sockets
+import struct
+from collections import Counter
+from typing import Generic, NamedTuple, TypeVar
+
+import zmq
+
+_EVENT = struct.Struct("=Hi")
+_MONITOR_ADDRESS = "inproc://monitor"
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_CREDENTIALS = struct.Struct("=3i")
+
+
+class Opened(NamedTuple):
+    """One open connection."""
+
+    descriptor: int
+    inode: int
+    """Tells it from a later one of the same number."""
+    since_s: float
+
+
+Owner = TypeVar("Owner")
+
+
+class Connections(Generic[Owner]):
+    """Descriptors and their owners (who speaks over them).
+
+    `limit` connections may be open at once; what comes beyond is dropped before it can speak.
+    `counters` collects what went wrong, by reason. `leaving` collects the owners whose connection
+    is closed, until somebody takes them away.
+    """
+
+    def __init__(self, router: zmq.Socket[bytes], limit: int, counters: Counter[str]) -> None:
+        self._limit = limit
+        self._counters = counters
+        self._opened: dict[int, Opened] = {}
+        self._owners: dict[int, Owner] = {}
+        self.leaving: list[Owner] = []
+        # Without a bound of its own: a full monitor would block ZeroMQ's I/O thread.
+        self._monitor: zmq.Socket[bytes] = router.context.socket(zmq.PAIR)
+        self._monitor.set(zmq.RCVHWM, 0)
+        self._monitor.set(zmq.LINGER, 0)
+        events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED
+        router.monitor(_MONITOR_ADDRESS, events | _HANDSHAKE_FAILED)
+        self._monitor.connect(_MONITOR_ADDRESS)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def fileno(self) -> int:
+        """Turns readable when something was opened or closed (edge-triggered)."""
+        return self._monitor.fileno()
+
+    def update(self, now_s: float) -> None:
+        """Take in all that the monitor reported."""
+        surplus: set[int] = set()
+        while True:
+            try:
+                event, value = _EVENT.unpack(self._monitor.recv(zmq.NOBLOCK))
+                self._monitor.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            if event == zmq.EVENT_ACCEPTED:
+                if len(self._opened) >= self._limit:
+                    surplus.add(value)
+                self._opened[value] = Opened(value, _inode(value), now_s)
+            elif event == zmq.EVENT_DISCONNECTED:
+                surplus.discard(value)
+                self._opened.pop(value, None)
+                owner = self._owners.pop(value, None)
+                if owner is not None:
+                    self.leaving.append(owner)
+            else:
+                failed = "accept_failed" if event == zmq.EVENT_ACCEPT_FAILED else "handshake_failed"
+                self._counters[failed] += 1
+        for descriptor in surplus:
+            self._counters["too_many_connections"] += 1
+            drop(self._opened[descriptor])
+
+    def adopt(self, descriptor: int, owner: Owner) -> Opened | None:
+        """`owner` speaks over `descriptor`; None if that is closed again, and the owner leaving.
+        Call `update` first, so that what was known of an earlier connection of the same number is
+        settled."""
+        former = self._owners.pop(descriptor, None)
+        if former is not None:
+            self.leaving.append(former)
+        opened = self._opened.get(descriptor)
+        if opened is None:
+            self.leaving.append(owner)
+        else:
+            self._owners[descriptor] = owner
+        return opened
+
+    def drop_silent(self, opened_before_s: float) -> None:
+        """Drop the connections older than that which never sent a message."""
+        for opened in self._opened.values():
+            if opened.since_s < opened_before_s and opened.descriptor not in self._owners:
+                self._counters["silent"] += 1
+                drop(opened)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._monitor.close()
+
+
+def drop(opened: Opened) -> None:
+    """Shut a connection down, unless it is closed already."""
+    connection = _duplicate(opened)
+    if connection is not None:
+        with connection, contextlib.suppress(OSError):  # it ended by itself meanwhile
+            connection.shutdown(sockets.SHUT_RDWR)
+
+
+def name_of(opened: Opened, address: str) -> str:
+    """Who is at the other end, for people; `address` is ours."""
+    connection = _duplicate(opened)
+    if connection is None:
+        return f"{address} (closed)"
+    with connection:
+        try:
+            if connection.family == sockets.AF_UNIX:
+                packed = connection.getsockopt(
+                    sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size
+                )
+                return f"{address} (process {_CREDENTIALS.unpack(packed)[0]})"
+            host, port = connection.getpeername()[:2]
+        except OSError:
+            return f"{address} (closed)"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _inode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        return 0
+
+
+def _duplicate(opened: Opened) -> sockets.socket | None:
+    """A descriptor of our own, so that nobody can close it under us; None if it is another one."""
+    try:
+        copy = os.dup(opened.descriptor)
+    except OSError:
+        return None
+    try:
+        if os.fstat(copy).st_ino == opened.inode:
+            return sockets.socket(fileno=copy)
+    except OSError:
+        pass  # no socket: the number was taken by something else
+    os.close(copy)
+    return None
