@@ -1,0 +1,22 @@
+"""The commit log: positions and their waiters, recovery, checkpoints, state, the queue index."""
+
+from cometmq.log.log import LEVELS_HERE, Log
+from cometmq.log.positions import Callback, Outcome, PositionName
+from cometmq.log.queue_index import NotLoaded
+from cometmq.log.reader import ReadResult
+from cometmq.log.settings import Appended, Cut, Damage, LogSettings, RecoveryReport
+
+__all__ = [
+    "LEVELS_HERE",
+    "Appended",
+    "Callback",
+    "Cut",
+    "Damage",
+    "Log",
+    "LogSettings",
+    "NotLoaded",
+    "Outcome",
+    "PositionName",
+    "ReadResult",
+    "RecoveryReport",
+]

@@ -1,0 +1,95 @@
+"""What the log's own control batches hold: one msgpack array per record.
+
+Fields are only ever added at the end, with defaults, so that older logs stay readable.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from cometmq.batch import Batch
+from cometmq.errors import BatchError
+
+
+class SegmentStart(msgspec.Struct, array_like=True, frozen=True):
+    """First batch of every segment."""
+
+    log_id: bytes
+    """8 random bytes, the same in all segments of a log."""
+    epoch: int
+    node: str
+    """Id of the node that wrote it, in hex."""
+    checkpoint: int
+    """Id of the head checkpoint that follows."""
+    base: int
+    """Position of this batch."""
+    created_ms: int
+
+
+class EpochStart(msgspec.Struct, array_like=True, frozen=True):
+    """A master's reign begins."""
+
+    epoch: int
+    node: str
+    """Id of the master, in hex."""
+    position: int
+    """Where the epoch begins: its first batch is the segment start that lies there."""
+
+
+class CheckpointSlice(msgspec.Struct, array_like=True, frozen=True):
+    """A shard of one state view."""
+
+    checkpoint: int
+    view: str
+    data: bytes
+    """Encoded by the view."""
+
+
+class CheckpointEnd(msgspec.Struct, array_like=True, frozen=True):
+    """All slices of a checkpoint lie before this batch."""
+
+    checkpoint: int
+    slices: int
+    """How many there are."""
+
+
+class Mark(msgspec.Struct, array_like=True, frozen=True):
+    """Says nothing but its stamp: all before it was on disk."""
+
+    synced: int
+
+
+class Trim(msgspec.Struct, array_like=True, frozen=True):
+    """What lies before `position` is no longer part of the log."""
+
+    position: int
+
+
+class KindName(msgspec.Struct, array_like=True, frozen=True):
+    """The number that batches of a named kind carry in this log; numbers are never used again."""
+
+    number: int
+    name: str
+    view: str
+    """The state view that understands it."""
+    dropped: bool = False
+    """The operator gave this view's state up."""
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+_decoders = {
+    kind: msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
+    for kind in (SegmentStart, EpochStart, CheckpointSlice, CheckpointEnd, Mark, Trim, KindName)
+}
+
+
+def read_records(kind: type[R], batch: Batch) -> list[R]:
+    """The records of a control batch. Raises BatchError if they are not of this shape."""
+    try:
+        return _decoders[kind].decode(batch.records)  # type: ignore[index]
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BatchError(
+            f"the batch at position {batch.position} should hold {kind.__name__} records: {error}"
+        ) from None

@@ -1,0 +1,97 @@
+"""All state views of a log, the core's and those of the broker and its plugins, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cometmq.batch import Batch, Kind
+from cometmq.interfaces import StateView
+from cometmq.log.epochs import Epochs
+from cometmq.log.kinds import CORE_KINDS, Kinds
+from cometmq.log.next_offsets import NextOffsets
+from cometmq.log.records import KindName, read_records
+from cometmq.log.trims import LogStart
+
+_NUMBERS = 256
+
+
+class State:
+    """Applies batches to the views that want their kind, and turns all views into slices."""
+
+    def __init__(self, views: Sequence[StateView]) -> None:
+        """`views`: those of the broker and its plugins. Raises ValueError for a name used twice."""
+        self.kinds = Kinds()
+        self.epochs = Epochs(Kind.TRIM)
+        self.next_offsets = NextOffsets()
+        self.log_start = LogStart()
+        self._guests = tuple(views)
+        own: list[StateView] = [self.kinds, self.epochs, self.next_offsets, self.log_start]
+        self._views: dict[str, StateView] = {}
+        for view in (*own, *views):
+            if view.name in self._views:
+                raise ValueError(f"two state views have the name {view.name!r}; rename one")
+            self._views[view.name] = view
+        self._strangers: set[str] = set()
+        self._by_kind: list[tuple[StateView, ...]] = []
+        self.message_views: tuple[StateView, ...] = ()
+        self._arrange()
+
+    def apply(self, batch: Batch) -> None:
+        """Take one stamped batch."""
+        kind = batch.kind
+        for view in self._by_kind[kind]:
+            view.apply(batch)
+        if kind == Kind.KIND_NAME:
+            self._take_drops(read_records(KindName, batch))
+            self._arrange()
+
+    def slices(self) -> Iterator[tuple[str, bytes]]:
+        """(view, shard), each shard encoded when it is asked for."""
+        for name, view in self._views.items():
+            for data in view.slices():
+                yield name, data
+
+    def load(self, name: str, data: bytes) -> None:
+        """Join a shard of a view; a view that isn't here is remembered, see `absent`."""
+        view = self._views.get(name)
+        if view is None:
+            self._strangers.add(name)
+            return
+        view.load(data)
+        if view is self.kinds:
+            self._arrange()
+
+    def reset(self) -> None:
+        """Back to the state of an empty log."""
+        for view in self._views.values():
+            view.reset()
+        self._strangers.clear()
+        self._arrange()
+
+    def absent(self) -> list[str]:
+        """Views whose state the log holds, but which nobody brought."""
+        owners = {entry.view for entry in self.kinds.live()} | self._strangers
+        return sorted(owners - set(self._views))
+
+    def new_kinds(self) -> list[KindName]:
+        """Records for the kinds that have no number in this log yet."""
+        return self.kinds.missing((kind, view.name) for view in self._guests for kind in view.kinds)
+
+    def _take_drops(self, records: Sequence[KindName]) -> None:
+        for record in records:
+            if record.dropped:
+                self._strangers.discard(record.view)
+                if record.view in self._views:
+                    self._views[record.view].reset()
+
+    def _arrange(self) -> None:
+        """Which views want which number."""
+        by_kind: list[list[StateView]] = [[] for _ in range(_NUMBERS)]
+        for view in self._views.values():
+            for name in view.kinds:
+                number = self.kinds.number_of(name)
+                if number is not None:
+                    by_kind[number].append(view)
+        self._by_kind = [tuple(views) for views in by_kind]
+        messages = self._by_kind[CORE_KINDS["messages"]]
+        self.message_views = tuple(view for view in messages if view is not self.next_offsets)

@@ -1,0 +1,274 @@
+"""The growing end of the log: stamping, applying, the gathered write, segments, checkpoints.
+
+A batch is stamped only into space that is really there, applied to state and index at once, and
+written with everything else of its drain. Segments change between drains, never within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cometmq.batch import (
+    FLAG_AMENDED,
+    STAMPED_BYTES,
+    Batch,
+    Kind,
+    encode_control,
+    parse,
+    stamp,
+)
+from cometmq.environment import Buffer, Clock
+from cometmq.errors import CometError, LogStopped
+from cometmq.interfaces import Storage
+from cometmq.log.checkpoint import CheckpointWriter
+from cometmq.log.positions import Positions
+from cometmq.log.queue_index import QueueIndex
+from cometmq.log.records import EpochStart, SegmentStart
+from cometmq.log.settings import Appended, LogSettings
+from cometmq.log.state import State
+
+SMOOTHED_MS = 60_000
+"""A wall clock that steps back by no more than this is waited for; a larger step is followed."""
+COPIED_BYTES = 4096
+"""A batch up to this size is copied; of a larger one only the stamped head."""
+CHECKPOINT_SHARE = 20
+"""A segment that closes by its number of batches is so many times its checkpoint."""
+
+
+class LogWriter:
+    """Appends to the last segment, and opens the next one when it is due."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        state: State,
+        positions: Positions,
+        clock: Clock,
+        settings: LogSettings,
+    ) -> None:
+        self._storage = storage
+        self._state = state
+        self._positions = positions
+        self._clock = clock
+        self._settings = settings
+        self.refusal: CometError | None = LogStopped("the log is not open; call open() first")
+        """Why nothing can be appended."""
+        self.index: QueueIndex
+        self.log_id = b""
+        self.seed = 0
+        self.node = ""
+        self.epoch = 0
+        self.end = 0
+        """Behind the last batch stamped; `appended` follows with the write."""
+        self.store_time = 0
+        self.last_kind = -1
+        self.checkpoints: dict[int, int] = {}
+        """Base of a segment -> end of its whole head checkpoint, as far as known."""
+        self._checkpoint: CheckpointWriter | None = None
+        self._checkpoint_bytes = 0
+        self._buffers: list[Buffer] = []
+        self._drained = 0
+        self._base = 0
+        self._batches = 0
+        self._first_message_s: float | None = None
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        batch: Batch | bytearray,
+        *,
+        incarnation: int,
+        queue: int,
+        origin_kind: int = 0,
+        origin_position: int = 0,
+        amended: bool = False,
+    ) -> Appended:
+        """Stamp a sealed batch of messages for a queue and take it into state and index.
+
+        The batch must have passed `parse` and `verify_producer`; its bytes are not changed. It is
+        in the log once `write` was called at the end of the drain. Raises NoSpace, LogStopped or
+        LogInDoubt before anything changed.
+        """
+        if not isinstance(batch, Batch):
+            batch = parse(batch)
+        if self.refusal is not None:
+            raise self.refusal
+        position = self.end
+        length = batch.length
+        end = position + length
+        self._storage.allocate(end)
+        store_time = self._stamp_time()
+        next_offsets = self._state.next_offsets
+        base_offset = next_offsets.get(incarnation, queue)
+        view = batch.view
+        head = bytearray(view if length <= COPIED_BYTES else view[:STAMPED_BYTES])
+        stamp(
+            head,
+            log_id_seed=self.seed,
+            position=position,
+            epoch=self.epoch,
+            synced_before=self._positions.synced,
+            base_offset=base_offset,
+            store_time=store_time,
+            incarnation=incarnation,
+            queue=queue,
+            origin_kind=origin_kind,
+            origin_position=origin_position,
+            flags=FLAG_AMENDED if amended else 0,
+        )
+        next_offset = base_offset + batch.count
+        next_offsets.advance(incarnation, queue, next_offset)
+        self.index.add(incarnation, queue, base_offset, next_offset, position, length, store_time)
+        self._positions.note_messages(end, (incarnation, queue))
+        self._buffers.append(head)
+        if length > COPIED_BYTES:
+            self._buffers.append(view[STAMPED_BYTES:])
+        if self._state.message_views:
+            self._show(head, view)
+        if self._first_message_s is None:
+            self._first_message_s = self._clock.monotonic_s()
+        self.end = end
+        self.store_time = store_time
+        self.last_kind = Kind.MESSAGES
+        self._batches += 1
+        self._drained += 1
+        return Appended(position, end, base_offset, store_time)
+
+    def append_control(self, kind: str, records: Sequence[Any]) -> Appended:
+        """Append a control batch of a named kind and take it into the state.
+
+        Records are what msgspec encodes, or bytes already encoded. It may take the space reserve.
+        Raises NoSpace, LogStopped or LogInDoubt before anything changed, and ValueError for a
+        kind that no view of this log knows.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self._control(kind, records)
+
+    def flush(self) -> int:
+        """One gathered write of what was appended; returns how many batches. Raises OSError."""
+        drained = self._drained
+        if self._buffers:
+            self._storage.write(self._positions.appended, self._buffers)
+            self._buffers = []
+            self._drained = 0
+        return drained
+
+    def forget(self, position: int) -> None:
+        """The log was cut at `position`, and the state is that of this place; `begin_segment` is
+        to follow."""
+        self._buffers = []
+        self._drained = 0
+        self._checkpoint = None
+        self.end = position
+        self.checkpoints = {base: end for base, end in self.checkpoints.items() if end <= position}
+
+    # --- segments -----------------------------------------------------------------------------
+
+    def begin_segment(self, *, new_epoch: bool = False) -> None:
+        """Go on in a new segment at `end`; everything before was written. Raises NoSpace: then
+        the segment that was written to, if there is one, still is."""
+        self._storage.begin(self.end)
+        self.index.seal(self._base, self.end)
+        self.index.open(self.end)
+        self.epoch += new_epoch
+        self._base = self.end
+        self._batches = 0
+        self._first_message_s = None
+        self._checkpoint = None
+        self._checkpoint_bytes = 0
+        now = self._clock.wall_ms()
+        start = SegmentStart(self.log_id, self.epoch, self.node, self.end, self.end, now)
+        self._control("segment-start", [start])
+        if new_epoch:
+            self._control("epoch-start", [EpochStart(self.epoch, self.node, self._base)])
+        self._checkpoint = CheckpointWriter(self._base, self._state.slices())
+
+    def is_due(self) -> bool:
+        """Whether the segment should close now."""
+        if self._checkpoint is not None:
+            return False
+        settings, size = self._settings, self.end - self._base
+        if size >= settings.segment_bytes:
+            return True
+        if self._batches >= settings.segment_batches:
+            if size >= CHECKPOINT_SHARE * self._checkpoint_bytes:
+                return True
+        first = self._first_message_s
+        return first is not None and self._clock.monotonic_s() - first >= settings.segment_age_s
+
+    @property
+    def base(self) -> int:
+        """Position of the segment that is written to."""
+        return self._base
+
+    @property
+    def first_message_s(self) -> float | None:
+        """When the segment got its first message, on the monotonic clock."""
+        return self._first_message_s
+
+    @property
+    def checkpointing(self) -> bool:
+        """Whether the head checkpoint has not ended yet."""
+        return self._checkpoint is not None
+
+    def checkpoint_step(self, budget_bytes: int) -> None:
+        """Append the next slices of the head checkpoint, about so many bytes. Raises NoSpace: then
+        the same slices are tried again at the next step."""
+        checkpoint = self._checkpoint
+        while checkpoint is not None and budget_bytes > 0:
+            kind, record = checkpoint.peek()
+            name = "checkpoint-slice" if kind == Kind.CHECKPOINT_SLICE else "checkpoint-end"
+            appended = self._control(name, [record])
+            checkpoint.take()
+            size = appended.end - appended.position
+            self._checkpoint_bytes += size
+            budget_bytes -= size
+            if checkpoint.ended:
+                self.checkpoints[self._base] = appended.end
+                self._checkpoint = checkpoint = None
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _control(self, kind: str, records: Sequence[Any]) -> Appended:
+        number = self._state.kinds.number_of(kind)
+        if number is None:
+            raise ValueError(f"no state view of this log has the batch kind {kind!r}")
+        buffer = encode_control(number, records)
+        position = self.end
+        end = position + len(buffer)
+        self._storage.allocate(end, urgent=True)
+        store_time = self._stamp_time()
+        stamp(
+            buffer,
+            log_id_seed=self.seed,
+            position=position,
+            epoch=self.epoch,
+            synced_before=self._positions.synced,
+            base_offset=0,
+            store_time=store_time,
+            incarnation=0,
+            queue=0,
+        )
+        self._state.apply(parse(buffer))
+        self._buffers.append(buffer)
+        self.end = end
+        self.store_time = store_time
+        self.last_kind = number
+        self._batches += 1
+        self._drained += 1
+        return Appended(position, end, 0, store_time)
+
+    def _show(self, head: bytearray, view: memoryview) -> None:
+        """Let views that want messages see the batch as it is stamped."""
+        whole = head if len(head) == len(view) else head + view[STAMPED_BYTES:]
+        batch = parse(whole)
+        for guest in self._state.message_views:
+            guest.apply(batch)
+
+    def _stamp_time(self) -> int:
+        now = self._clock.wall_ms()
+        last = self.store_time
+        return last if last - SMOOTHED_MS <= now < last else now
