@@ -21,12 +21,10 @@ PROJECT = hookspecs.hookimpl.project_name
 
 
 def spec_arguments() -> dict[str, tuple[str, ...]]:
-    """Hook name to the names of its arguments, in their order."""
-    relay = _manager().hook
+    """Hook name to the names of its arguments, both in the order of `hookspecs.py`."""
+    callers = vars(_manager().hook)
     return {
-        name: tuple(caller.spec.argnames)
-        for name, caller in vars(relay).items()
-        if isinstance(caller, pluggy.HookCaller) and caller.spec is not None
+        name: tuple(callers[name].spec.argnames) for name in vars(hookspecs) if name in callers
     }
 
 
