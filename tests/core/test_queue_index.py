@@ -110,7 +110,9 @@ async def compare(log: IndexedLog) -> None:
     for key in KEYS:
         mine = log.queue(key)
         for offset in range(log.view.get(*key) + 2):
-            got = await index.when_loaded(lambda: index.locate(*key, offset, log.bytes.end, 300))  # noqa: B023
+            got = await index.when_loaded(
+                lambda: list(index.locate(*key, offset, log.bytes.end, 300))  # noqa: B023
+            )
             rest = [b for b in mine if b.next_offset > offset]
             assert got == [entry(b) for b in rest[: len(got)]], (key, offset)
             assert bool(got) == bool(rest)
@@ -265,9 +267,9 @@ def test_a_cut_in_memory_forgets_what_lies_behind() -> None:
     log.view.reset()
     log.view.advance(1, 0, 10)
     end = lost.position + 10_000
-    assert log.index.locate(1, 0, 5, end, 1000) == [entry(kept)]
-    assert log.index.locate(1, 0, 10, end, 1000) == []
-    assert log.index.locate(2, 0, 0, end, 1000) == []
+    assert list(log.index.locate(1, 0, 5, end, 1000)) == [entry(kept)]
+    assert list(log.index.locate(1, 0, 10, end, 1000)) == []
+    assert list(log.index.locate(2, 0, 0, end, 1000)) == []
 
 
 def test_a_cut_in_a_sealed_segment_makes_its_index_again() -> None:
@@ -306,8 +308,8 @@ def test_damage_is_a_gap_when_the_index_is_made_again() -> None:
     async def run() -> None:
         index, end = log.index, log.bytes.end
         await index.load(0)
-        assert index.locate(1, 0, 0, end, 1000) == [entry(before), entry(behind)]
-        assert index.locate(1, 0, 2, end, 1000) == [entry(behind)]
+        assert list(index.locate(1, 0, 0, end, 1000)) == [entry(before), entry(behind)]
+        assert list(index.locate(1, 0, 2, end, 1000)) == [entry(behind)]
 
     asyncio.run(run())
 
@@ -324,10 +326,10 @@ def test_offsets_lost_at_a_segments_end_are_known_from_the_next_start() -> None:
     async def run() -> None:
         index, end = log.index, log.bytes.end
         await index.load(0)
-        assert index.locate(1, 0, 2, end, 1000) == []
+        assert list(index.locate(1, 0, 2, end, 1000)) == []
         assert index.next_after_gap(1, 0, 2) == 4
         assert index.next_offset_before(1, 0, end) == 4
-        assert index.locate(1, 0, 4, end, 1000) == []
+        assert list(index.locate(1, 0, 4, end, 1000)) == []
         assert index.next_after_gap(1, 0, 4) is None
 
     asyncio.run(run())
@@ -340,7 +342,7 @@ def test_holes_of_a_cut_batch_are_no_gap() -> None:
     holes = log.send_cut((1, 0), 6, [1, 4])
     assert (holes.base_offset, holes.next_offset) == (2, 7)
     for offset in range(2, 7):
-        assert log.index.locate(1, 0, offset, log.bytes.end, 1000) == [entry(holes)]
+        assert list(log.index.locate(1, 0, offset, log.bytes.end, 1000)) == [entry(holes)]
 
 
 def test_nothing_beyond_readable_is_found() -> None:
@@ -348,8 +350,10 @@ def test_nothing_beyond_readable_is_found() -> None:
     log.roll()
     first = log.send((1, 0))
     second = log.send((1, 0))
-    assert log.index.locate(1, 0, 0, second.position + second.length - 1, 10_000) == [entry(first)]
-    assert log.index.locate(1, 0, 1, second.position, 10_000) == []
+    assert list(log.index.locate(1, 0, 0, second.position + second.length - 1, 10_000)) == [
+        entry(first)
+    ]
+    assert list(log.index.locate(1, 0, 1, second.position, 10_000)) == []
 
 
 def test_a_look_up_says_which_index_it_needs() -> None:

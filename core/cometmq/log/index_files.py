@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from cometmq.batch import Batch, Kind
+from cometmq.batch.layout import KIND_SHIFT
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
@@ -89,24 +90,24 @@ def scan_index(
                 position,
                 found.reason,
             )
-        elif found.kind == Kind.MESSAGES:
-            add_batch(index, found)
-        elif found.kind == Kind.CHECKPOINT_SLICE:
+        elif not (kind := found.attributes >> KIND_SHIFT):
+            _add(index, found)
+        elif kind == Kind.CHECKPOINT_SLICE:
             _join(checkpoint, found)
-        elif found.kind == Kind.CHECKPOINT_END:
+        elif kind == Kind.CHECKPOINT_END:
             whole = True
     index.end = end
     index.sealed = True
     return index, dict(checkpoint.items()), whole
 
 
-def add_batch(index: OpenSegment, batch: Batch) -> None:
+def _add(index: OpenSegment, batch: Batch) -> None:
     """Take a batch of messages; one of no topic (incarnation 0) belongs to no queue."""
     if batch.incarnation:
         index.add(
             (batch.incarnation, batch.queue),
             batch.base_offset,
-            batch.next_offset - batch.base_offset,
+            batch.next_offset - batch.base_offset if batch.is_cut else batch.count,
             batch.position,
             batch.length,
             batch.store_time,

@@ -8,6 +8,7 @@ in memory: then it raises `NotLoaded`, and `when_loaded` does it again after loa
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from cometmq.environment import Environment
@@ -20,10 +21,7 @@ from cometmq.log.indexed_segments import (
 )
 from cometmq.log.segment_index import Columns, Key
 
-__all__ = ["BATCHES_MAX", "CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
-
-BATCHES_MAX = 2000
-"""Most batches that one look-up returns."""
+__all__ = ["CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
 
 
 class Entry(NamedTuple):
@@ -55,16 +53,17 @@ class QueueIndex(IndexedSegments):
 
     def locate(
         self, incarnation: int, queue: int, offset: int, readable: int, max_bytes: int
-    ) -> list[Entry]:
+    ) -> Iterator[Entry]:
         """The queue's batches from `offset` on that end at or below the position `readable`, of
         one segment: at least one if there is any, and no more than `max_bytes` but for that one.
 
         Empty: nothing is there. The first one begins above `offset` when batches are missing.
+        To be used up at once: what is appended or cut meanwhile may show.
         """
         key = incarnation, queue
         columns = self._columns(self._find(key, offset), key)
         if columns is None:
-            return []
+            return iter(())
         row = max(bisect_right(columns.bases, offset) - 1, 0)
         if columns.bases[row] + columns.spans[row] <= offset:
             row += 1
@@ -136,13 +135,13 @@ class QueueIndex(IndexedSegments):
         return columns is not None and columns.bases[0] <= offset < columns.next_offset
 
 
-def _rows(columns: Columns, row: int, readable: int, max_bytes: int) -> list[Entry]:
-    entries: list[Entry] = []
-    total = 0
-    for at in range(row, min(len(columns.bases), row + BATCHES_MAX)):
-        base, position, size = columns.bases[at], columns.positions[at], columns.sizes[at]
-        total += size
-        if position + size > readable or (total > max_bytes and entries):
-            break
-        entries.append(Entry(base, base + columns.spans[at], position, size))
-    return entries
+def _rows(columns: Columns, row: int, readable: int, max_bytes: int) -> Iterator[Entry]:
+    """The rows from `row` on, as far as both limits allow; the first one whatever its size."""
+    bases, spans, positions = columns.bases, columns.spans, columns.positions
+    left = max(max_bytes, columns.sizes[row]) if row < len(bases) else 0
+    for at in range(row, len(bases)):
+        base, position, size = bases[at], positions[at], columns.sizes[at]
+        left -= size
+        if left < 0 or position + size > readable:
+            return
+        yield Entry(base, base + spans[at], position, size)

@@ -7,7 +7,7 @@ never skipped silently; the answer says so and where the queue goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -59,7 +59,8 @@ class _Plan(NamedTuple):
 
     key: Key
     offset: int
-    entries: list[Entry]
+    runs: list[list[Entry]]
+    """Batches that follow each other; the ones of one run are worth one read."""
     min_offset: int
     max_offset: int
 
@@ -115,12 +116,13 @@ class Reader:
             return ReadResult(Status.EXPIRED, (), low, 0, low, high)
         if offset >= high:
             return ReadResult(Status.OK, (), offset, 0, low, high)
-        found = self._index.locate(*key, offset, readable, max_bytes)
-        entries = list(_without_gaps(found, offset))
-        if entries:
-            return _Plan(key, offset, entries, low, high)
-        if found:
-            behind, place = found[0].base_offset, f" before {self._place(found[0].position)}"
+        entries = self._index.locate(*key, offset, readable, max_bytes)
+        runs = list(islice(_runs(_without_gaps(entries, offset)), RUNS_MAX))
+        if runs:
+            return _Plan(key, offset, runs, low, high)
+        found = next(self._index.locate(*key, offset, readable, max_bytes), None)
+        if found is not None:
+            behind, place = found.base_offset, f" before {self._place(found.position)}"
         else:
             behind, place = self._index.next_after_gap(*key, offset) or high, ""
         next_offset = min(behind, high)
@@ -130,10 +132,10 @@ class Reader:
     def _collect(self, plan: _Plan, read: Read) -> ReadResult | None:
         """Read and check what was planned, up to the first batch that is not at hand or not right.
         None: not even the first one is at hand."""
-        key, offset, entries, low, high = plan
+        key, offset, runs, low, high = plan
         batches: list[memoryview] = []
         next_offset, epoch = offset, 0
-        for entry, piece in _pieces(entries, read):
+        for entry, piece in _pieces(runs, read):
             if piece is None:
                 if not batches:
                     return None
@@ -151,7 +153,8 @@ class Reader:
     def _damaged(self, plan: _Plan, fault: str, read: Read) -> ReadResult | None:
         """The answer when the first batch is not right: the queue goes on at the next one whose
         header is. None: that one is not at hand."""
-        key, offset, entries, low, high = plan
+        key, offset, runs, low, high = plan
+        entries = [entry for run in runs for entry in run]
         next_offset = entries[-1].next_offset
         for entry in entries[1:]:
             try:
@@ -189,7 +192,7 @@ class Reader:
         return f"position {position} of {names[-1] if names else 'no file'}"
 
 
-def _without_gaps(entries: list[Entry], offset: int) -> Iterator[Entry]:
+def _without_gaps(entries: Iterable[Entry], offset: int) -> Iterator[Entry]:
     """The first entries, as long as each begins where the one before ends."""
     for entry in entries:
         if entry.base_offset > offset:
@@ -199,10 +202,10 @@ def _without_gaps(entries: list[Entry], offset: int) -> Iterator[Entry]:
 
 
 def _pieces(
-    entries: Sequence[Entry], read: Read
+    runs: Iterable[list[Entry]], read: Read
 ) -> Iterator[tuple[Entry, memoryview | str | None]]:
     """Each batch's bytes; a clause that says why it can't be read; or None if it isn't at hand."""
-    for run in islice(_runs(entries), RUNS_MAX):
+    for run in runs:
         start = run[0].position
         try:
             data = read(start, run[-1].position + run[-1].size - start)
@@ -212,7 +215,7 @@ def _pieces(
                 continue
             # One bad sector is not to cost its neighbours.
             for entry in run:
-                yield from _pieces([entry], read)
+                yield from _pieces([[entry]], read)
             continue
         view = None if data is None else memoryview(data)
         for entry in run:
@@ -224,7 +227,7 @@ def _pieces(
             yield entry, f"{missing} of its {entry.size} bytes are missing" if missing else piece
 
 
-def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+def _runs(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     """Neighbours that are worth one read: at least half of what is read is wanted."""
     run: list[Entry] = []
     useful = 0
@@ -234,4 +237,5 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
             yield run
             run, useful = [], entry.size
         run.append(entry)
-    yield run
+    if run:
+        yield run

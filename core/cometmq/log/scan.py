@@ -17,6 +17,7 @@ from crc32c import crc32c
 from cometmq.batch import Batch, parse, verify_broker, verify_producer
 from cometmq.batch.layout import (
     BATCH_BYTES_MAX,
+    FIXED_BYTES,
     LENGTH_AT,
     LENGTH_MIN,
     MAGIC,
@@ -25,7 +26,6 @@ from cometmq.batch.layout import (
     STAMP,
     STAMP_AT,
     STAMPED_BYTES,
-    U32,
 )
 from cometmq.errors import BatchError
 
@@ -56,34 +56,6 @@ class Problem(msgspec.Struct, frozen=True):
     """Where the next batch may begin: behind this one if its length is proven, else a byte on."""
 
 
-class _Window:
-    """The stretch of a segment that was read last."""
-
-    __slots__ = ("_end", "_read", "_start", "_view")
-
-    def __init__(self, read: Read, end: int) -> None:
-        self._read = read
-        self._end = end
-        self._start = 0
-        self._view = memoryview(b"")
-
-    def load(self, position: int, size: int) -> memoryview:
-        """Bytes from `position` on, at least `size` of them if the segment has as many.
-        Raises OSError."""
-        at = position - self._start
-        if at + size <= len(self._view):
-            return self._view[at:]
-        rest = self._end - position
-        wanted = min(max(size, WINDOW_BYTES), rest)
-        try:
-            data = self._read(position, wanted)
-        except OSError:
-            # One bad sector must not hide its whole neighbourhood.
-            data = self._read(position, min(size, rest))
-        self._view, self._start = memoryview(data), position
-        return self._view
-
-
 def scan_segment(
     read: Read, base: int, size: int, seed: int, *, start: int | None = None, bodies: bool = True
 ) -> Iterator[tuple[int, Batch | Problem]]:
@@ -96,24 +68,31 @@ def scan_segment(
     """
     end = base + size
     position = base if start is None else start
-    window = _Window(read, end)
+    view, at = memoryview(b""), 0
     while position < end:
         try:
-            view = window.load(position, LENGTH_MIN)
-            length = U32.unpack_from(view, LENGTH_AT)[0] if len(view) >= LENGTH_MIN else 0
-            if len(view) < length <= BATCH_BYTES_MAX:
-                view = window.load(position, length)
-        except OSError as error:
-            yield position, Problem(position, "unreadable", str(error), position + 1)
-            return
-        try:
-            batch = _intact(view, position, seed, bodies)
+            batch = parse(view, at)
+            check(batch, position, seed)
+            if bodies:
+                verify_producer(batch)
         except BatchError as error:
             place = _Place(read, base, position, end)
-            yield position, _diagnose(place, view, seed, error)
-            return
+            if at == 0 and len(view):
+                yield position, _diagnose(place, view, seed, error)
+                return
+            # Mostly it only lies across the window's end.
+            try:
+                view, at = memoryview(_read_batch(place)), 0
+            except OSError as unreadable:
+                yield position, Problem(position, "unreadable", str(unreadable), position + 1)
+                return
+            if not view:
+                yield position, Problem(position, "short", "the file ends here", end)
+                return
+            continue
         yield position, batch
         position += batch.length
+        at += batch.length
 
 
 def resync(read: Read, base: int, size: int, seed: int, position: int) -> int | None:
@@ -163,14 +142,6 @@ def check(batch: Batch, position: int, seed: int) -> None:
     verify_broker(batch, seed)
 
 
-def _intact(view: memoryview, position: int, seed: int, bodies: bool) -> Batch:
-    batch = parse(view)
-    check(batch, position, seed)
-    if bodies:
-        verify_producer(batch)
-    return batch
-
-
 class _Place(NamedTuple):
     """A position to look at, in the segment [base, end)."""
 
@@ -218,7 +189,9 @@ def _is_batch(read: Read, position: int, end: int, seed: int) -> bool:
         length = _proven_length(head, position, seed)
         if length is None or length > min(BATCH_BYTES_MAX, end - position):
             return False
-        _intact(memoryview(read(position, length)), position, seed, True)
+        batch = parse(read(position, length))
+        check(batch, position, seed)
+        verify_producer(batch)
     except (OSError, BatchError):
         return False
     return True
@@ -233,6 +206,21 @@ def _zeros_until(place: _Place) -> int:
             return position + len(window) - len(window.lstrip(b"\0"))
         position += len(window)
     return position
+
+
+def _read_batch(place: _Place) -> bytes:
+    """A window that begins at a place and has all of a batch that does. Raises OSError."""
+    read, _, position, end = place
+    rest = end - position
+    try:
+        window = read(position, min(WINDOW_BYTES, rest))
+    except OSError:
+        # One bad sector must not hide its whole neighbourhood.
+        window = read(position, min(FIXED_BYTES, rest))
+    length = int.from_bytes(window[LENGTH_AT:STAMP_AT], "little")
+    if len(window) < length <= min(BATCH_BYTES_MAX, rest):
+        window = read(position, length)
+    return window
 
 
 def _read_what_can_be(place: _Place) -> bytes:

@@ -93,7 +93,9 @@ class OpenSegment:
             columns = self._queues[key] = tuple(array(code) for code in _COLUMNS)
             newest = store_time
         else:
-            newest = max(columns[4][-1], store_time)
+            newest = columns[4][-1]
+            if store_time > newest:
+                newest = store_time
         bases, spans, positions, sizes, times = columns
         bases.append(base_offset)
         spans.append(span)
