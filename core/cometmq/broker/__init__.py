@@ -1,0 +1,5 @@
+"""The broker: composed of plugins, serving clients from one log."""
+
+from cometmq.broker.broker import Broker
+
+__all__ = ["Broker"]

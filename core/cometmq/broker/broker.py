@@ -1,0 +1,303 @@
+"""The broker: what is composed into one, how it starts, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cometmq import __version__
+from cometmq.broker import malloc
+from cometmq.broker.addresses import check_open, transport_of, transports_by_scheme
+from cometmq.broker.info import banner_lines, metric_values, plugin_rows
+from cometmq.broker.jobs import Jobs
+from cometmq.broker.loop_lag import LoopLag
+from cometmq.broker.offsets import CommittedOffsets
+from cometmq.broker.park import Park
+from cometmq.broker.service import Service
+from cometmq.broker.topics import Topics
+from cometmq.broker.watchdog import Watchdog
+from cometmq.config import Config
+from cometmq.environment import Environment
+from cometmq.errors import CometError, ConfigError, LogStopped
+from cometmq.interfaces import Job, Listener, Metric
+from cometmq.log import Log, LogSettings, RecoveryReport
+from cometmq.plugins import Composition
+from cometmq.protocol import BrokerInfoReply
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """A running broker. All methods belong to the loop that `start` ran on.
+
+    `park` and `log` are there once `start` has begun to serve; plugins may use both.
+    """
+
+    log: Log
+    park: Park
+
+    def __init__(self, config: Config, environment: Environment, composition: Composition) -> None:
+        self.config = config
+        self.environment = environment
+        self.composition = composition
+        self.topics = Topics()
+        self.offsets = CommittedOffsets()
+        self.report: RecoveryReport | None = None
+        """What the start found in the log."""
+        self.data = os.path.abspath(config.broker.data)
+        self._listeners: list[Listener] = []
+        self._service: Service | None = None
+        self._jobs = Jobs(environment)
+        self._lag: LoopLag | None = None
+        self._watchdog: Watchdog | None = None
+        self._failure: asyncio.Future[CometError] | None = None
+        self._started_s = 0.0
+        self._log_open = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where it listens, with real ports."""
+        return [listener.address for listener in self._listeners]
+
+    async def start(self) -> None:
+        """Open the log, recover, listen. Raises ConfigError, PluginError, LogError; then nothing
+        is left running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._run_steps(self._stop_steps())
+            raise
+
+    async def stop(self) -> None:
+        """A clean stop: what was accepted is on disk and answered. Raises an ExceptionGroup of
+        what failed on the way; all else was done."""
+        errors = await self._run_steps(
+            [
+                self._refuse_requests,
+                lambda: self.composition.call_all_reversed("stopping", broker=self),
+                *self._stop_steps(),
+            ]
+        )
+        if errors:
+            raise ExceptionGroup("the broker stopped, but not all of it cleanly", errors)
+
+    async def failed(self) -> None:
+        """Wait until the broker can't go on, and raise why."""
+        assert self._failure is not None, "the broker is not started; await start() first"
+        raise await asyncio.shield(self._failure)
+
+    def fail(self, error: CometError) -> None:
+        """The broker can't go on: refuse requests and tell whoever awaits `failed`."""
+        if self._failure is None or self._failure.done():
+            return
+        logger.critical("the broker stops: %s", error)
+        self._failure.set_result(error)
+        if self._service is not None:
+            self._service.dispatcher.stopping = f"the broker stops: {error}"
+
+    def banner(self) -> list[str]:
+        """Lines for people at the start."""
+        return banner_lines(
+            self.config.broker.name,
+            self.addresses,
+            self.data,
+            self.composition,
+            self.log.default_level,
+            self.log.could_lose(),
+            self.log.in_doubt,
+        )
+
+    def info(self) -> BrokerInfoReply:
+        """The reply to BROKER_INFO."""
+        log, service = self.log, self._service
+        stats = log.stats()
+        return BrokerInfoReply(
+            name=self.config.broker.name,
+            version=__version__,
+            node=log.node,
+            log_id=log.log_id.hex(),
+            epoch=log.epoch,
+            uptime_s=self.environment.clock.monotonic_s() - self._started_s,
+            addresses=self.addresses,
+            default_level=log.default_level,
+            positions=log.positions(),
+            storage=stats,
+            segments=stats["segments"],
+            topics=len(self.topics),
+            sessions=0 if service is None else len(service.sessions),
+            parked=len(self.park),
+            in_doubt=log.in_doubt,
+            could_lose=log.could_lose(),
+            plugins=plugin_rows(self.composition),
+            metrics=metric_values(self._metrics()),
+        )
+
+    # --- start --------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._failure = asyncio.get_running_loop().create_future()
+        self._started_s = self.environment.clock.monotonic_s()
+        check_open(self.config, self.composition)
+        transports = transports_by_scheme(self.composition)
+        chosen = [
+            (address, transport_of(address, transports, self.config))
+            for address in self.config.broker.listen
+        ]
+        if self.config.broker.malloc_tuning:
+            malloc.tune()
+        await self._open_log()
+        service = self._service = Service(self)
+        self._start_housekeeping(service)
+        for address, transport in chosen:
+            self._listeners.append(
+                await transport.listen(
+                    address, service.dispatcher, self.config.limits, self.environment
+                )
+            )
+        await self.composition.call_each("started", broker=self)
+
+    async def _open_log(self) -> None:
+        if self.config.broker.level == "quorum":
+            raise ConfigError(
+                f"{self.config.source('broker.level')}: `broker.level` is quorum, which needs a "
+                "replication plugin: enable one, or use disk or memory"
+            )
+        settings = self.config.log
+        self.log = Log(
+            self.composition.slot("storage", environment=self.environment, data=self.data),
+            self.composition.slot("flush_policy"),
+            self.environment,
+            views=[self.topics, self.offsets],
+            settings=LogSettings(
+                segment_bytes=settings.segment_bytes,
+                segment_batches=settings.segment_batches,
+                segment_age_s=settings.segment_age_s,
+                max_unsynced_bytes=settings.max_unsynced_bytes,
+                mark_idle_ms=settings.mark_idle_ms,
+                level=self.config.broker.level,
+            ),
+        )
+        self.park = Park(self.environment.clock, self.config.limits.parked)
+        self.report = await self.log.open()
+        self._log_open = True
+        self.log.on_stopped(lambda reason: self.fail(LogStopped(reason)))
+        self.log.on_truncated(lambda position: self.park.fire_all())
+        advanced = self.composition.chain("readable_advanced")
+        if advanced:
+            self.log.on_readable(lambda start, end, queues: _tell(advanced, start, end, queues))
+        # From now on it stays in memory: min offsets are told without waiting for the disk.
+        await self.log.when_loaded(lambda: self.log.min_offset(0, 0))
+
+    def _start_housekeeping(self, service: Service) -> None:
+        sessions = service.sessions
+        lag = self._lag = LoopLag(self.environment.clock, sessions.stalled)
+        lag.start()
+
+        def sweep() -> None:
+            lag.observe()
+            sessions.sweep()
+
+        sweep_s = self.config.broker.session_timeout_ms / 4000
+        jobs = [Job("session-sweep", sweep, interval_s=sweep_s)]
+        for _, contributed in self.composition.collect("jobs"):
+            jobs.extend(contributed)
+        self._jobs.start(jobs)
+        loop = asyncio.get_running_loop()
+        self._watchdog = Watchdog(
+            self.environment.threads,
+            lambda: self.composition.running,
+            lambda reason: self._hung(loop, reason),
+            self.config.broker.loop_stall_limit_ms,
+        )
+        self._watchdog.start()
+
+    def _hung(self, loop: asyncio.AbstractEventLoop, reason: str) -> None:
+        """In the watchdog's thread. The stop follows as soon as the loop comes back."""
+        limit_ms = self.config.broker.loop_stall_limit_ms
+        error = CometError(
+            f"its event loop stood still for longer than broker.loop_stall_limit_ms ({limit_ms}): "
+            f"{reason}"
+        )
+        logger.critical("the broker stops: %s", error)
+        loop.call_soon_threadsafe(self.fail, error)
+
+    def _metrics(self) -> list[Metric]:
+        found: list[Metric] = []
+        if self._lag is not None:
+            for name, percent in (("loop_lag_p999_ms", 99.9), ("loop_lag_max_ms", 100.0)):
+                help_text = "How late the event loop ran, in the last ten minutes."
+                found.append(Metric(name, help_text, "gauge", self._lag.percentile_ms(percent)))
+        if self._service is not None:
+            found.extend(self._service.metrics())
+        for job, errors in self._jobs.errors.items():
+            runs = self._jobs.runs[job]
+            found.append(Metric("job_runs", "Finished runs.", "counter", runs, {"job": job}))
+            found.append(Metric("job_errors", "Failed runs.", "counter", errors, {"job": job}))
+        for _, metrics in self.composition.collect("metrics"):
+            found.extend(metrics)
+        return found
+
+    # --- stop ---------------------------------------------------------------------------------
+
+    def _refuse_requests(self) -> None:
+        if self._service is not None:
+            self._service.dispatcher.stopping = "the broker is stopping: try again when it is back"
+
+    def _stop_steps(self) -> list[Callable[[], Any]]:
+        """In this order: replies are flushed last, when the log has said its last word."""
+        return [
+            self._stop_housekeeping,
+            self._stop_service,
+            self._close_log,
+            self._close_listeners,
+        ]
+
+    def _stop_housekeeping(self) -> None:
+        self._jobs.stop()
+        if self._lag is not None:
+            self._lag.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+
+    async def _stop_service(self) -> None:
+        if self._service is not None:
+            self.park.close()
+            await self._service.stop()
+
+    async def _close_log(self) -> None:
+        if self._log_open:
+            self._log_open = False
+            await self.log.close()
+
+    async def _close_listeners(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        await self._run_steps([listener.close for listener in listeners])
+
+    async def _run_steps(self, steps: Sequence[Callable[[], Any]]) -> list[Exception]:
+        """Do all of them, whatever fails; returns what failed."""
+        errors: list[Exception] = []
+        for step in steps:
+            try:
+                result = step()
+                if inspect.isawaitable(result):
+                    await result
+            except Exception as error:
+                logger.error("stopping: %s", error, exc_info=error)
+                errors.append(error)
+        return errors
+
+
+def _tell(
+    advanced: Sequence[Callable[..., Any]], start: int, end: int, queues: set[tuple[int, int]]
+) -> None:
+    """A plugin that fails here must not keep the log from moving on."""
+    told = tuple(queues)
+    for hook in advanced:
+        try:
+            hook(start, end, told)
+        except CometError as error:
+            logger.error("readable_advanced: %s", error, exc_info=error)

@@ -1,0 +1,229 @@
+"""From a drain of a transport to the handlers of operations, and one write at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from cometmq import protocol
+from cometmq.broker.gate import Gate
+from cometmq.broker.refusals import Rejected, log_refusal
+from cometmq.broker.requests import Request
+from cometmq.broker.sessions import Session, Sessions
+from cometmq.environment import Buffer, Clock
+from cometmq.errors import LogError, ProtocolError
+from cometmq.interfaces import Limits, Peer
+from cometmq.log import Log, NotLoaded
+from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Request, Any, list[memoryview]], None]
+RETRY_AFTER_MS = 100
+_HELLO = int(Operation.HELLO)
+_WHILE_STOPPING = frozenset({Operation.GOODBYE, Operation.HEARTBEAT, Operation.BROKER_INFO})
+
+
+class Route(NamedTuple):
+    """What belongs to an operation: its name, the struct of its header, who handles it."""
+
+    name: str
+    kind: type[msgspec.Struct]
+    handle: Handler
+
+
+class Dispatcher:
+    """The broker as transports see it (`interfaces.Receiver`).
+
+    Each message is decided and applied before the next one of the drain; what all of them wrote
+    goes to the log in one write at the end. Whatever is wrong with a message is answered to its
+    sender, with a status and one sentence, and is nothing to anybody else.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        sessions: Sessions,
+        gate: Gate,
+        clock: Clock,
+        limits: Limits,
+        welcome: Callable[[Session], HelloReply],
+        before_write: Callable[[], None],
+    ) -> None:
+        """`welcome` makes the reply to a hello; `before_write` appends what a drain collected."""
+        self._log = log
+        self._sessions = sessions
+        self._gate = gate
+        self._clock = clock
+        self._limits = limits
+        self._welcome = welcome
+        self._before_write = before_write
+        self._routes: dict[int, Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.stopping = ""
+        """Why requests are refused: the broker is about to stop."""
+        self.requests = 0
+        self.refused = 0
+        self.garbage = 0
+
+    def add(self, operation: Operation, handle: Handler) -> None:
+        """Let `handle(request, header, body)` do this operation."""
+        kind = protocol.REQUESTS[operation]
+        self._routes[int(operation)] = Route(operation.name, kind, handle)
+
+    def received(self, drain: Sequence[tuple[Peer, Sequence[Buffer]]]) -> None:
+        now_s = self._sessions.now_s()
+        try:
+            for peer, frames in drain:
+                self._take(peer, frames, now_s)
+        finally:
+            self._write()
+
+    def lost(self, peer: Peer) -> None:
+        session = self._sessions.of(peer)
+        if session is not None:
+            self._sessions.end(session, "its connection was lost")
+
+    async def stop(self) -> None:
+        """Let nothing go on that waits for the disk."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _take(self, peer: Peer, frames: Sequence[Buffer], now_s: float) -> None:
+        self.requests += 1
+        session = self._sessions.of(peer)
+        try:
+            request_id, operation, header, body = protocol.unpack(frames)
+        except ProtocolError as error:
+            self._not_a_message(peer, error)
+            return
+        if operation == _HELLO:
+            self._hello(peer, request_id, header)
+            return
+        if session is None:
+            detail = "say hello first: this connection has no session, or its session has ended"
+            peer.send(protocol.pack(request_id, Status.HELLO_REQUIRED, Failure(detail)))
+            return
+        session.seen_s = now_s
+        request = Request(session, peer, request_id, operation, sum(map(len, frames)))
+        try:
+            self._begin(request, header, body)
+        except Exception as error:
+            self._refuse(request, error)
+
+    def _not_a_message(self, peer: Peer, error: ProtocolError) -> None:
+        """No request id can be trusted here: at most one answer, to the event id."""
+        self.garbage += 1
+        logger.debug("%s sent what is no message: %s", peer.name, error)
+        detail = f"this is not CometMQ's protocol: {error}"
+        peer.send(protocol.pack(protocol.EVENT_ID, Status.BAD_REQUEST, Failure(detail)))
+
+    def _hello(self, peer: Peer, request_id: int, header: memoryview) -> None:
+        try:
+            if self.stopping:
+                raise Rejected(Status.STOPPING, self.stopping, RETRY_AFTER_MS)
+            session = self._sessions.hello(peer, protocol.decode(Hello, header))
+        except ProtocolError as error:
+            rejected = Rejected(Status.BAD_REQUEST, str(error))
+        except Rejected as error:
+            rejected = error
+        except Exception as error:
+            logger.exception("the hello of %s failed", peer.name)
+            rejected = Rejected(Status.INTERNAL, f"the broker failed at this hello: {error}")
+        else:
+            peer.send(protocol.pack(request_id, Status.OK, self._welcome(session)))
+            return
+        self.refused += 1
+        failure = Failure(rejected.detail, rejected.retry_after_ms)
+        peer.send(protocol.pack(request_id, rejected.status, failure))
+
+    def _begin(self, request: Request, header: memoryview, body: list[memoryview]) -> None:
+        route = self._routes.get(request.operation)
+        if route is None:
+            raise Rejected(
+                Status.UNKNOWN_OPERATION,
+                f"operation {request.operation} is not known here: upgrade this broker, or "
+                "enable the plugin that brings it",
+            )
+        message = protocol.decode(route.kind, header)
+        # Send and Commit have the field; a sender who wants no answer gets none, ever.
+        request.silent = getattr(message, "one_way", False)
+        if self.stopping and request.operation not in _WHILE_STOPPING:
+            raise Rejected(Status.STOPPING, self.stopping, RETRY_AFTER_MS)
+        self._check_credit(request)
+        delay_ms = self._gate.delay_ms(request.session, route.name, request.size_bytes)
+        if delay_ms:
+            at_s = self._clock.monotonic_s() + delay_ms / 1000
+            self._clock.call_at(at_s, lambda: self._later(route, request, message, body))
+            return
+        self._handle(route, request, message, body)
+
+    def _handle(
+        self, route: Route, request: Request, message: msgspec.Struct, body: list[memoryview]
+    ) -> None:
+        try:
+            route.handle(request, message, body)
+        except NotLoaded:
+            # Look-ups come before anything is changed, so a handler can begin again.
+            again = self._slowly(request, lambda: route.handle(request, message, body))
+            task = asyncio.get_running_loop().create_task(again)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _slowly(self, request: Request, step: Callable[[], None]) -> None:
+        """Do it once the parts of the queue index that it needs were read from disk."""
+        try:
+            await self._log.when_loaded(step)
+        except Exception as error:
+            self._refuse(request, error)
+        self._write()
+
+    def _check_credit(self, request: Request) -> None:
+        """A request alone is always let through: its size has limits of its own."""
+        held, credit = request.session.unanswered_bytes, self._limits.credit_bytes
+        if held > credit and held > request.size_bytes:
+            raise Rejected(
+                Status.RETRY,
+                f"{held} bytes of this connection's requests are unanswered, {credit} are "
+                "allowed: wait for answers before sending more",
+                RETRY_AFTER_MS,
+            )
+
+    def _later(
+        self, route: Route, request: Request, message: msgspec.Struct, body: list[memoryview]
+    ) -> None:
+        """A delayed request is due."""
+        if not request.session.open:
+            request.drop()
+            return
+        try:
+            self._handle(route, request, message, body)
+        except Exception as error:
+            self._refuse(request, error)
+        self._write()
+
+    def _write(self) -> None:
+        """The end of a drain."""
+        self._before_write()
+        self._log.write()
+
+    def _refuse(self, request: Request, error: Exception) -> None:
+        """Whatever goes wrong with a request is its sender's answer, and nobody else's."""
+        self.refused += 1
+        if isinstance(error, Rejected):
+            rejected = error
+        elif isinstance(error, ProtocolError):
+            rejected = Rejected(Status.BAD_REQUEST, str(error))
+        elif isinstance(error, LogError):
+            rejected = log_refusal(error)
+        else:
+            logger.error(
+                "operation %d of %s failed", request.operation, request.peer.name, exc_info=error
+            )
+            rejected = Rejected(Status.INTERNAL, f"the broker failed at this request: {error}")
+        request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)

@@ -1,0 +1,275 @@
+"""Fetches: batches of several queues, sent as they lie; parked while there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from cometmq.broker.catalog import Catalog, QueueKey
+from cometmq.broker.gate import Gate
+from cometmq.broker.names import shown
+from cometmq.broker.places import go_on_from
+from cometmq.broker.refusals import Rejected
+from cometmq.broker.requests import Request
+from cometmq.broker.tokens import check_token
+from cometmq.interfaces import Limits, ParkedFetch
+from cometmq.log import Log, NotLoaded, ReadResult
+from cometmq.protocol import Fetch, FetchPart, FetchReply, FetchResultPart, Status
+
+logger = logging.getLogger(__name__)
+
+PARTS_MAX = 4096
+FetchWait = Callable[[ParkedFetch], bool | None]
+
+
+class Fetches:
+    """Handler of the operation FETCH."""
+
+    def __init__(
+        self,
+        log: Log,
+        catalog: Catalog,
+        gate: Gate,
+        limits: Limits,
+        fetch_wait: tuple[FetchWait, ...],
+        drop: Callable[[ParkedFetch], None],
+    ) -> None:
+        """`drop` forgets a parked fetch whose session has ended."""
+        self.log = log
+        self._catalog = catalog
+        self._gate = gate
+        # A reply's batches have to fit into one frame.
+        self.bytes_max = limits.batch_bytes
+        self._fetch_wait = fetch_wait
+        self._drop = drop
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def fetch(self, request: Request, header: Fetch, body: list[memoryview]) -> None:
+        if not 1 <= len(header.parts) <= PARTS_MAX:
+            raise Rejected(
+                Status.BAD_REQUEST,
+                f"a fetch of {len(header.parts)} queues: ask for 1 to {PARTS_MAX}",
+            )
+        if header.filter:
+            raise Rejected(
+                Status.REFUSED,
+                f"no plugin of this broker knows the filter {shown(header.filter)}: fetch without "
+                "one and let the client filter",
+            )
+        if header.group:
+            self._gate.check(request.session, "FETCH", f"group:{header.group}")
+        for topic in {part.topic for part in header.parts}:
+            self._gate.check(request.session, "FETCH", topic)
+        fetch = WaitingFetch(self, request, header)
+        if not fetch.retry():
+            self._wait(fetch)
+
+    def key_of(self, part: FetchPart) -> QueueKey:
+        """The queue that a part means. Raises Rejected."""
+        topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
+        if not topic.readable:
+            raise Rejected(
+                Status.NOT_READABLE,
+                f"topic {shown(part.topic)} can't be read: allow it with `mq topic alter`",
+            )
+        check_token(part.token, f"queue {part.queue} of topic {shown(part.topic)}")
+        return topic.incarnation, part.queue
+
+    def read_slowly(self, fetch: WaitingFetch, reply: Reply, at: int) -> None:
+        """Go on from part `at`, waiting for the disk."""
+        task = asyncio.get_running_loop().create_task(self._read_slowly(fetch, reply, at))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Let no read outlive the log."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wait(self, fetch: WaitingFetch) -> None:
+        """Nothing is there: a plugin may keep the fetch, else it is answered empty."""
+        fetch.name_queues()
+        for offer in self._fetch_wait:
+            if offer(fetch):
+                session = fetch.request.session
+                session.on_end[fetch] = lambda: self._drop(fetch)
+                self.log.demand(self.log.appended)
+                return
+        fetch.answer_empty()
+
+    async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, at: int) -> None:
+        pending: int | None = at
+        try:
+            while pending is not None:
+                await self._read_part(fetch.header.parts[pending], reply, pending)
+                pending = fetch.collect(reply, pending + 1)
+            fetch.answer(reply)
+        except asyncio.CancelledError:
+            fetch.request.drop()
+            raise
+        except Exception as error:
+            fetch.failed(error)
+
+    async def _read_part(self, part: FetchPart, reply: Reply, at: int) -> None:
+        try:
+            incarnation, queue = self.key_of(part)
+            judged = await self.log.when_loaded(
+                lambda: go_on_from(self.log, incarnation, queue, part.offset, part.epoch)
+            )
+            if judged is not None:
+                reply.truncated(at, part, judged, self.log.epoch)
+                return
+            result = await self.log.read(incarnation, queue, part.offset, reply.room)
+        except Rejected as error:
+            reply.refuse(at, error)
+        else:
+            reply.add(at, part, incarnation, result, self.log.epoch)
+
+
+class WaitingFetch:
+    """One fetch on its way; what the hook `fetch_wait` sees as `ParkedFetch`."""
+
+    __slots__ = ("_fetches", "header", "queues", "request", "wait_ms")
+
+    def __init__(self, fetches: Fetches, request: Request, header: Fetch) -> None:
+        self._fetches = fetches
+        self.request = request
+        self.header = header
+        self.wait_ms = header.wait_ms
+        self.queues: Sequence[QueueKey] = ()
+
+    def name_queues(self) -> None:
+        """Set `queues` to everything that it asks for and that is there."""
+        keys: list[QueueKey] = []
+        for part in self.header.parts:
+            try:
+                keys.append(self._fetches.key_of(part))
+            except Rejected:
+                continue
+        self.queues = keys
+
+    def retry(self) -> bool:
+        """Look again: True if it was answered, or will be when the disk has answered."""
+        if not self.request.session.open:
+            self.request.drop()
+            return True
+        reply = Reply(min(self.header.max_bytes, self._fetches.bytes_max))
+        try:
+            pending = self.collect(reply, 0)
+        except Exception as error:
+            self.failed(error)
+            return True
+        if pending is not None:
+            self._fetches.read_slowly(self, reply, pending)
+        elif reply.results:
+            self.answer(reply)
+        else:
+            return False
+        return True
+
+    def answer_empty(self) -> None:
+        self.answer(Reply(0))
+
+    def answer(self, reply: Reply) -> None:
+        """Send what was collected."""
+        self.request.session.on_end.pop(self, None)
+        self.request.answer(FetchReply(reply.results, reply.sizes), reply.batches)
+
+    def failed(self, error: Exception) -> None:
+        """A mistake of ours (or a disk that can't be read) must not leave it without an answer."""
+        logger.error("a fetch of %s failed", self.request.peer.name, exc_info=error)
+        self.request.session.on_end.pop(self, None)
+        self.request.fail(Status.INTERNAL, f"the broker failed at this fetch: {error}")
+
+    def collect(self, reply: Reply, begin: int) -> int | None:
+        """Read what is at hand, from part `begin` on; the part that needs the disk, or None."""
+        log = self._fetches.log
+        parts = self.header.parts
+        for at in range(begin, len(parts)):
+            part = parts[at]
+            try:
+                incarnation, queue = self._fetches.key_of(part)
+                judged = go_on_from(log, incarnation, queue, part.offset, part.epoch)
+            except Rejected as error:
+                reply.refuse(at, error)
+                continue
+            except NotLoaded:
+                return at
+            if judged is not None:
+                reply.truncated(at, part, judged, log.epoch)
+                continue
+            if reply.room <= 0:
+                continue
+            result = log.read_now(incarnation, queue, part.offset, reply.room)
+            if result is None:
+                return at
+            reply.add(at, part, incarnation, result, log.epoch)
+        return None
+
+
+class Reply:
+    """The reply to a fetch, as it grows."""
+
+    __slots__ = ("batches", "results", "room", "sizes")
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        """Bytes that may still be added."""
+        self.results: list[FetchResultPart] = []
+        self.sizes: list[int] = []
+        self.batches: list[memoryview] = []
+
+    def refuse(self, at: int, error: Rejected) -> None:
+        """Part `at` can't be had."""
+        self.results.append(FetchResultPart(part=at, status=error.status, detail=error.detail))
+
+    def truncated(self, at: int, part: FetchPart, go_on: int, epoch: int) -> None:
+        """The log was cut below what this consumer has read."""
+        detail = (
+            f"offset {part.offset} of queue {part.queue} of topic {shown(part.topic)} lies beyond "
+            f"what is left of it, which ends at {go_on}: go on from {go_on}"
+        )
+        self.results.append(
+            FetchResultPart(
+                part=at, status=Status.TRUNCATED, next_offset=go_on, epoch=epoch, detail=detail
+            )
+        )
+
+    def add(
+        self, at: int, part: FetchPart, incarnation: int, result: ReadResult, epoch: int
+    ) -> None:
+        """What part `at` gave; nothing is left out of the reply. `epoch`: the broker's."""
+        size = sum(map(len, result.batches))
+        if result.status == Status.OK and not size:
+            return
+        if self.batches and size > self.room:
+            # One batch is always delivered, however large; this would be a second one.
+            self.room = 0
+            return
+        self.results.append(
+            FetchResultPart(
+                part=at,
+                status=result.status,
+                next_offset=result.next_offset,
+                epoch=result.epoch or epoch,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+                batches=len(result.batches),
+                incarnation=incarnation,
+                detail=_detail(part, result),
+            )
+        )
+        self.room -= size
+        self.sizes.extend(map(len, result.batches))
+        self.batches.extend(result.batches)
+
+
+def _detail(part: FetchPart, result: ReadResult) -> str:
+    if result.status == Status.EXPIRED:
+        return (
+            f"offset {part.offset} of queue {part.queue} of topic {shown(part.topic)} was deleted "
+            f"by retention: go on from {result.next_offset}"
+        )
+    return result.detail

@@ -1,0 +1,40 @@
+"""May this session do this, now? The plugins' `authorize` and `admit`, one call each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.broker.refusals import hook_refusal
+from cometmq.interfaces import Delay, Refuse, SessionInfo
+from cometmq.protocol import Status
+
+Authorize = Callable[[SessionInfo, str, str], Refuse | None]
+Admit = Callable[[SessionInfo, str, int], Delay | Refuse | None]
+
+
+class Gate:
+    """The compiled chains of the two hooks."""
+
+    def __init__(self, authorize: tuple[Authorize, ...], admit: tuple[Admit, ...]) -> None:
+        self._authorize = authorize
+        self._admit = admit
+
+    def check(self, session: SessionInfo, operation: str, resource: str) -> None:
+        """Ask every plugin whether the session may do `operation` to `resource`: a topic, a
+        `group:NAME` or empty. Raises Rejected with the first refusal."""
+        for ask in self._authorize:
+            refuse = ask(session, operation, resource)
+            if refuse is not None:
+                raise hook_refusal(refuse, Status.NOT_AUTHORIZED)
+
+    def delay_ms(self, session: SessionInfo, operation: str, size_bytes: int) -> int:
+        """Ask every plugin whether this request may go on now: 0, or how long it has to wait
+        (the longest that one asks for). Raises Rejected with the first refusal."""
+        delay_ms = 0
+        for ask in self._admit:
+            answer = ask(session, operation, size_bytes)
+            if isinstance(answer, Refuse):
+                raise hook_refusal(answer)
+            if answer is not None:
+                delay_ms = max(delay_ms, answer.delay_ms)
+        return delay_ms

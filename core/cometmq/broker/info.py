@@ -1,0 +1,62 @@
+"""What the broker says of itself to people: the lines at its start, its plugins, its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cometmq import __version__
+from cometmq.interfaces import Metric
+from cometmq.plugins import Composition
+
+
+def plugin_rows(composition: Composition) -> list[dict[str, str]]:
+    """One row a plugin, in order, with the calls and errors of its hooks."""
+    counters = composition.counters()
+    rows = []
+    for plugin in composition.plugins:
+        counts = counters[plugin.name]
+        rows.append(
+            {
+                "name": plugin.name,
+                "version": plugin.version,
+                "distribution": plugin.distribution,
+                "source": plugin.source,
+                "calls": ", ".join(f"{hook} {calls}" for hook, (calls, _) in counts.items()),
+                "errors": str(sum(errors for _, errors in counts.values())),
+            }
+        )
+    return rows
+
+
+def metric_values(metrics: Iterable[Metric]) -> dict[str, float]:
+    """Numbers by name, labels in braces."""
+    return {_full_name(metric): metric.value for metric in metrics}
+
+
+def banner_lines(
+    name: str,
+    addresses: Iterable[str],
+    data: str,
+    composition: Composition,
+    level: str,
+    could_lose: str,
+    in_doubt: str,
+) -> list[str]:
+    """What `mq run` prints: who, where, what is in it, and what a power cut could take."""
+    lines = [
+        f"CometMQ {__version__}, broker {name}",
+        f"listening on {', '.join(addresses)}",
+        f"data in {data}",
+        f"plugins {', '.join(plugin.name for plugin in composition.plugins)}",
+        f"level {level}: {could_lose}",
+    ]
+    if in_doubt:
+        lines.append(f"READ-ONLY, the log is in doubt: {in_doubt}")
+    return lines
+
+
+def _full_name(metric: Metric) -> str:
+    if not metric.labels:
+        return metric.name
+    labels = ",".join(f'{label}="{value}"' for label, value in sorted(metric.labels.items()))
+    return f"{metric.name}{{{labels}}}"

@@ -1,0 +1,89 @@
+"""Where the groups are: a view of the offset commits in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from cometmq.batch import Batch, Kind
+from cometmq.broker.topics import KIND as TOPIC_KIND
+from cometmq.broker.topics import TopicChange
+
+KIND = "offset-commit"
+_SHARD = 1000
+
+
+class OffsetCommit(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A record of the kind `offset-commit`: the next offset that a group will read."""
+
+    group: str
+    incarnation: int
+    queue: int
+    offset: int
+    epoch: int
+
+
+class Place(NamedTuple):
+    """A committed offset and the epoch that was valid for it."""
+
+    offset: int
+    epoch: int
+
+
+_commits = msgspec.msgpack.Decoder(list[OffsetCommit])
+_changes = msgspec.msgpack.Decoder(list[TopicChange])
+_encoder = msgspec.msgpack.Encoder()
+
+
+class CommittedOffsets:
+    """The last commit of every (group, topic incarnation, queue). Changed by `apply` only.
+
+    Deleting a topic is one control batch for the topic and for all offsets in it.
+    """
+
+    name = "committed-offsets"
+    kinds: Sequence[str] = (KIND, TOPIC_KIND)
+
+    def __init__(self) -> None:
+        self._places: dict[int, dict[tuple[str, int], Place]] = {}
+
+    def get(self, group: str, incarnation: int, queue: int) -> Place | None:
+        """What the group committed there last."""
+        return self._places.get(incarnation, {}).get((group, queue))
+
+    def apply(self, batch: Batch) -> None:
+        if batch.kind == Kind.OFFSET_COMMIT:
+            for commit in _commits.decode(batch.records):
+                self._set(commit)
+            return
+        for change in _changes.decode(batch.records):
+            if change.deleted:
+                self._places.pop(change.incarnation, None)
+
+    def slices(self) -> Iterator[bytes]:
+        for incarnation in list(self._places):
+            keys = iter(list(self._places.get(incarnation, ())))
+            while shard := list(islice(keys, _SHARD)):
+                yield _encoder.encode(self._commits(incarnation, shard))
+
+    def load(self, data: bytes) -> None:
+        for commit in _commits.decode(data):
+            self._set(commit)
+
+    def reset(self) -> None:
+        self._places.clear()
+
+    def _set(self, commit: OffsetCommit) -> None:
+        places = self._places.setdefault(commit.incarnation, {})
+        places[commit.group, commit.queue] = Place(commit.offset, commit.epoch)
+
+    def _commits(self, incarnation: int, keys: Sequence[tuple[str, int]]) -> list[OffsetCommit]:
+        places = self._places.get(incarnation, {})
+        return [
+            OffsetCommit(group, incarnation, queue, *places[group, queue])
+            for group, queue in keys
+            if (group, queue) in places
+        ]

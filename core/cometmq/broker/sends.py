@@ -1,0 +1,225 @@
+"""Sends: each batch is checked, offered to the plugins, given its queue and appended.
+
+Batches are decided one by one, so a bad one is refused alone, and each is applied before the
+next is looked at. The request is answered once all that were appended have its level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq import protocol
+from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
+from cometmq.broker.catalog import Catalog, QueueKey
+from cometmq.broker.gate import Gate
+from cometmq.broker.names import shown
+from cometmq.broker.park import Park
+from cometmq.broker.refusals import Rejected, hook_refusal, log_refusal
+from cometmq.broker.requests import Request
+from cometmq.broker.topics import TopicChange
+from cometmq.broker.waits import NOT_WRITTEN
+from cometmq.errors import BatchError, LogError
+from cometmq.interfaces import LEVELS, Level, Limits, Pass, Refuse, Replace, SessionInfo
+from cometmq.log import LEVELS_HERE, Log, Outcome
+from cometmq.protocol import Send, SendReply, SendResultPart, Status
+
+BATCHES_MAX = 4096
+"""In one request: the loop serves nobody else while it goes through them."""
+
+BeforeAppend = Callable[[SessionInfo, Batch], Pass | Replace | Refuse | None]
+
+
+class Sends:
+    """Handler of the operation SEND."""
+
+    def __init__(
+        self,
+        log: Log,
+        catalog: Catalog,
+        gate: Gate,
+        park: Park,
+        limits: Limits,
+        before_append: tuple[BeforeAppend, ...],
+    ) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._gate = gate
+        self._park = park
+        self._limits = limits
+        self._before_append = before_append
+        self._default = log.default_level
+
+    def send(self, request: Request, header: Send, body: list[memoryview]) -> None:
+        level = header.level or self._default
+        if level not in LEVELS_HERE:
+            raise Rejected(
+                Status.LEVEL_NOT_AVAILABLE,
+                f"level {level} needs replication, which no plugin of this broker brings: send "
+                f"with level {' or '.join(LEVELS_HERE)}, or enable a replication plugin",
+            )
+        if not len(header.sizes) == len(header.incarnations) <= BATCHES_MAX:
+            raise Rejected(
+                Status.BAD_REQUEST,
+                f"a send of {len(header.sizes)} sizes and {len(header.incarnations)} "
+                f"incarnations: give one of each per batch, at most {BATCHES_MAX} batches",
+            )
+        pieces = protocol.split(body, header.sizes)
+        pending = _Pending(self._log, request, level)
+        weaker = LEVELS.index(level) < LEVELS.index(self._default)
+        for piece, incarnation in zip(pieces, header.incarnations, strict=True):
+            key = self._append(request, piece, incarnation, pending)
+            # Nobody else will ask for the sync that makes this batch readable.
+            if key is not None and weaker and self._park.waiting(key):
+                self._log.demand(pending.ends[-1])
+        pending.wait()
+
+    def _append(
+        self, request: Request, piece: memoryview, incarnation: int, pending: _Pending
+    ) -> QueueKey | None:
+        """Append one batch and note its result; its queue, or None if it was refused."""
+        try:
+            batch = self._checked(piece)
+            topic = self._destination(request, batch, incarnation)
+            offered = self._offered(request, batch) if self._before_append else batch
+            appended = self._log.append(
+                offered,
+                incarnation=topic.incarnation,
+                queue=batch.queue_claim,
+                amended=offered is not batch,
+            )
+        except Rejected as error:
+            pending.refuse(error)
+        except BatchError as error:
+            pending.refuse(Rejected(Status.BAD_BATCH, str(error)))
+        except LogError as error:
+            pending.refuse(log_refusal(error))
+        else:
+            pending.accept(
+                appended.end,
+                SendResultPart(
+                    status=Status.OK,
+                    queue=batch.queue_claim,
+                    base_offset=appended.base_offset,
+                    incarnation=topic.incarnation,
+                    epoch=self._log.epoch,
+                    store_time=appended.store_time,
+                ),
+            )
+            return topic.incarnation, batch.queue_claim
+        return None
+
+    def _checked(self, piece: memoryview) -> Batch:
+        """Prove the bytes. Raises BatchError, Rejected."""
+        if len(piece) > self._limits.batch_bytes:
+            raise Rejected(
+                Status.TOO_LARGE,
+                f"a batch of {len(piece)} bytes, {self._limits.batch_bytes} are allowed: send "
+                "smaller messages, or raise limits.batch_bytes",
+            )
+        batch = parse(piece, limit=self._limits.batch_bytes)
+        if batch.length != len(piece):
+            raise BatchError(
+                f"a batch of {batch.length} bytes in a piece of {len(piece)}: one per piece"
+            )
+        verify_unstamped(batch)
+        verify_producer(batch)
+        if batch.kind:
+            raise BatchError(f"a batch of kind {batch.kind}: only messages (kind 0) can be sent")
+        return batch
+
+    def _destination(self, request: Request, batch: Batch, incarnation: int) -> TopicChange:
+        """The topic that this session may write to; made if it is missing and may be."""
+        name, catalog = batch.topic, self._catalog
+        self._gate.check(request.session, "SEND", name)
+        if catalog.creatable(name, incarnation):
+            self._gate.check(request.session, "TOPIC_CREATE", name)
+            catalog.create(name)
+        topic = catalog.find_queue(name, batch.queue_claim, incarnation)
+        if not topic.writable:
+            raise Rejected(
+                Status.NOT_WRITABLE,
+                f"topic {shown(name)} takes no messages: "
+                "allow it with `mq topic alter`, or send to another topic",
+            )
+        return topic
+
+    def _offered(self, request: Request, batch: Batch) -> Batch:
+        """What the plugins make of a batch. Raises Rejected if one refuses it, BatchError if one
+        gives back what is no batch for the same queue."""
+        for hook in self._before_append:
+            answer = hook(request.session, batch)
+            if isinstance(answer, Refuse):
+                raise hook_refusal(answer)
+            if isinstance(answer, Replace):
+                batch = self._replaced(batch, answer)
+        return batch
+
+    def _replaced(self, batch: Batch, answer: Replace) -> Batch:
+        replacement = parse(memoryview(answer.batch), limit=self._limits.batch_bytes)
+        verify_producer(replacement)
+        same = (batch.topic, batch.queue_claim, batch.count, batch.kind)
+        if (
+            replacement.topic,
+            replacement.queue_claim,
+            replacement.count,
+            replacement.kind,
+        ) != same:
+            raise BatchError(
+                f"a plugin replaced a batch for queue {batch.queue_claim} of topic "
+                f"{shown(batch.topic)} by one of other topic, queue or count: make it with "
+                "cometmq.batch.amend"
+            )
+        return replacement
+
+
+class _Pending:
+    """A send on its way: one result per batch, and how far the log has to get."""
+
+    __slots__ = ("_log", "_request", "_results", "_level", "_places", "ends")
+
+    def __init__(self, log: Log, request: Request, level: Level) -> None:
+        self._log = log
+        self._request = request
+        self._level = level
+        self._results: list[SendResultPart] = []
+        self._places: list[int] = []
+        self.ends: list[int] = []
+        """Where the appended batches end in the log, in order."""
+
+    def accept(self, end: int, result: SendResultPart) -> None:
+        self._places.append(len(self._results))
+        self.ends.append(end)
+        self._results.append(result)
+
+    def refuse(self, error: Rejected) -> None:
+        self._results.append(
+            SendResultPart(
+                status=error.status, detail=error.detail, retry_after_ms=error.retry_after_ms
+            )
+        )
+
+    def wait(self) -> None:
+        """Answer once everything has its level; positions are reached in order, so one wait for
+        the last of them is enough."""
+        if self.ends:
+            self._log.wait(self._level, self.ends[-1], self._done)
+        else:
+            self._request.answer(SendReply(self._results))
+
+    def _done(self, outcome: Outcome) -> None:
+        if outcome is Outcome.REACHED:
+            self._request.answer(SendReply(self._results, self._level))
+        elif outcome is Outcome.NOT_WRITTEN:
+            self._write_failed()
+        else:
+            # Cut away after it was written: nobody can know who saw it.
+            self._request.drop()
+
+    def _write_failed(self) -> None:
+        """A drain that crossed a segment is two writes: the batches of the first are there."""
+        written = self._log.appended
+        while self.ends and self.ends[-1] > written:
+            self.ends.pop()
+            place = self._places.pop()
+            self._results[place] = SendResultPart(status=Status.RETRY, detail=NOT_WRITTEN)
+        self.wait()

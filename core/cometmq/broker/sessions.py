@@ -1,0 +1,171 @@
+"""Who is connected: hello, heartbeats, and the end of a session.
+
+Not every transport can tell that a peer has left, so a session ends when nothing was heard for
+its timeout. The time that this broker's own loop stood still is not counted against anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cometmq.broker.refusals import Rejected
+from cometmq.environment import Clock
+from cometmq.interfaces import Limits, Peer, Refuse
+from cometmq.protocol import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Status
+
+logger = logging.getLogger(__name__)
+
+Authenticate = Callable[[str, dict[str, str], str], str | Refuse | None]
+
+
+class Session:
+    """One client's connection, from its hello to its end. What hooks see as `SessionInfo`."""
+
+    __slots__ = (
+        "client_epoch",
+        "client_id",
+        "id",
+        "on_end",
+        "open",
+        "peer",
+        "peer_name",
+        "principal",
+        "seen_s",
+        "unanswered_bytes",
+    )
+
+    def __init__(self, number: int, hello: Hello, peer: Peer, principal: str | None) -> None:
+        self.id = number
+        self.client_id = hello.client_id
+        self.client_epoch = hello.client_epoch
+        self.principal = principal
+        self.peer = peer
+        self.peer_name = peer.name
+        self.seen_s = 0.0
+        """When it was last heard, on the clock that stands still while the loop does."""
+        self.unanswered_bytes = 0
+        self.open = True
+        self.on_end: dict[Any, Callable[[], None]] = {}
+        """What has to be done when it ends, by whom it is for."""
+
+
+class Sessions:
+    """All sessions, by peer and by client id; of one client id the newest epoch wins."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        limits: Limits,
+        timeout_ms: int,
+        authenticate: tuple[Authenticate, ...] = (),
+    ) -> None:
+        self._clock = clock
+        self._limits = limits
+        self._timeout_s = timeout_ms / 1000
+        self._authenticate = authenticate
+        self._by_peer: dict[Peer, Session] = {}
+        self._by_client: dict[str, Session] = {}
+        self._given = 0
+        self._stalled_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._by_peer)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_peer.values())
+
+    def of(self, peer: Peer) -> Session | None:
+        """The session of this peer, if it said hello."""
+        return self._by_peer.get(peer)
+
+    def now_s(self) -> float:
+        """Monotonic time without the stalls of our own loop."""
+        return self._clock.monotonic_s() - self._stalled_s
+
+    def stalled(self, seconds: float) -> None:
+        """The loop stood still: give every session that time back."""
+        self._stalled_s += seconds
+
+    def hello(self, peer: Peer, hello: Hello) -> Session:
+        """Open a session, or find the one that this peer has. Raises Rejected."""
+        if hello.protocol_max < PROTOCOL_MIN or hello.protocol_min > PROTOCOL_MAX:
+            raise Rejected(
+                Status.VERSION_MISMATCH,
+                f"this broker speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the client "
+                f"{hello.protocol_min} to {hello.protocol_max}: upgrade the older one of the two",
+            )
+        principal = self._principal(peer, hello)
+        own = self._by_peer.get(peer)
+        if own is not None:
+            self.end(own, "said hello again")
+        self._replace_older(hello, principal)
+        if len(self._by_peer) >= self._limits.connections:
+            raise Rejected(
+                Status.LIMIT_REACHED,
+                f"{len(self._by_peer)} clients are connected, the most that this broker allows: "
+                "close some, or raise limits.connections",
+            )
+        self._given += 1
+        session = Session(self._given, hello, peer, principal)
+        session.seen_s = self.now_s()
+        self._by_peer[peer] = session
+        self._by_client[session.client_id] = session
+        return session
+
+    def end(self, session: Session, reason: str) -> None:
+        """Forget a session and undo what it holds."""
+        if not session.open:
+            return
+        session.open = False
+        logger.debug("session %d of %s ended: %s", session.id, session.client_id, reason)
+        self._by_peer.pop(session.peer, None)
+        if self._by_client.get(session.client_id) is session:
+            del self._by_client[session.client_id]
+        for undo in list(session.on_end.values()):
+            undo()
+        session.on_end.clear()
+
+    def sweep(self) -> int:
+        """End sessions that were silent for too long and drop their peers; how many."""
+        oldest_s = self.now_s() - self._timeout_s
+        silent = [session for session in self._by_peer.values() if session.seen_s < oldest_s]
+        for session in silent:
+            self.end(session, "silent for longer than the session timeout")
+            session.peer.close()
+        return len(silent)
+
+    def _principal(self, peer: Peer, hello: Hello) -> str | None:
+        if not self._authenticate:
+            return None
+        for ask in self._authenticate:
+            answer = ask(hello.client_id, hello.credentials, peer.name)
+            if isinstance(answer, Refuse):
+                raise Rejected(Status.NOT_AUTHENTICATED, answer.reason)
+            if answer is not None:
+                return answer
+        raise Rejected(
+            Status.NOT_AUTHENTICATED,
+            f"no plugin knows the credentials of client {hello.client_id!r}: "
+            "give valid ones in the hello",
+        )
+
+    def _replace_older(self, hello: Hello, principal: str | None) -> None:
+        """A client's new connection ends its old one, which may be long dead."""
+        old = self._by_client.get(hello.client_id)
+        if old is None:
+            return
+        if old.principal != principal:
+            raise Rejected(
+                Status.NOT_AUTHORIZED,
+                f"client id {hello.client_id!r} is in use by somebody else: choose another one",
+            )
+        if hello.client_epoch < old.client_epoch:
+            raise Rejected(
+                Status.FENCED,
+                f"client {hello.client_id!r} has a newer connection (epoch {old.client_epoch}, "
+                f"this one has {hello.client_epoch}): close this one",
+            )
+        self.end(old, "replaced by a newer connection of the same client")
+        old.peer.close()

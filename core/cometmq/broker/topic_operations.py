@@ -1,0 +1,82 @@
+"""The operations on topics: create, alter, delete, list, describe."""
+
+from __future__ import annotations
+
+from cometmq.broker.catalog import Catalog
+from cometmq.broker.gate import Gate
+from cometmq.broker.requests import Request
+from cometmq.broker.topics import TopicChange, info_of
+from cometmq.broker.waits import Waits
+from cometmq.log import Log
+from cometmq.protocol import (
+    Empty,
+    QueueInfo,
+    TopicAlter,
+    TopicCreate,
+    TopicDelete,
+    TopicDescribe,
+    TopicDescription,
+    TopicList,
+    TopicListing,
+)
+
+Body = list[memoryview]
+
+
+class TopicOperations:
+    """Handlers; each change is answered when it has the broker's default level."""
+
+    def __init__(self, log: Log, catalog: Catalog, gate: Gate, waits: Waits) -> None:
+        self._log = log
+        self._catalog = catalog
+        self._gate = gate
+        self._waits = waits
+
+    def create(self, request: Request, header: TopicCreate, body: Body) -> None:
+        self._gate.check(request.session, "TOPIC_CREATE", header.topic)
+        topic, appended = self._catalog.create(
+            header.topic, header.queues, readable=header.readable, writable=header.writable
+        )
+        self._waits.answer(request, appended.end, lambda: self._describe(topic))
+
+    def alter(self, request: Request, header: TopicAlter, body: Body) -> None:
+        self._gate.check(request.session, "TOPIC_ALTER", header.topic)
+        topic = self._catalog.find(header.topic, header.incarnation)
+        topic, appended = self._catalog.alter(
+            topic, header.queues, header.readable, header.writable
+        )
+        self._waits.answer(request, appended.end, lambda: self._describe(topic))
+
+    def delete(self, request: Request, header: TopicDelete, body: Body) -> None:
+        self._gate.check(request.session, "TOPIC_DELETE", header.topic)
+        topic = self._catalog.find(header.topic, header.incarnation)
+        appended = self._catalog.delete(topic)
+        self._waits.answer(request, appended.end, Empty)
+
+    def list(self, request: Request, header: TopicList, body: Body) -> None:
+        self._gate.check(request.session, "TOPIC_LIST", "")
+        topics = [
+            info_of(topic) for topic in self._catalog.topics if topic.name.startswith(header.prefix)
+        ]
+        request.answer(TopicListing(topics))
+
+    def describe(self, request: Request, header: TopicDescribe, body: Body) -> None:
+        self._gate.check(request.session, "TOPIC_DESCRIBE", header.topic)
+        if header.create and self._catalog.creatable(header.topic, header.incarnation):
+            self._gate.check(request.session, "TOPIC_CREATE", header.topic)
+            topic, appended = self._catalog.create(header.topic)
+            self._waits.answer(request, appended.end, lambda: self._describe(topic))
+            return
+        request.answer(self._describe(self._catalog.find(header.topic, header.incarnation)))
+
+    def _describe(self, topic: TopicChange) -> TopicDescription:
+        queues = [
+            QueueInfo(
+                queue=queue,
+                min_offset=self._log.min_offset(topic.incarnation, queue),
+                max_offset=self._log.max_offset(topic.incarnation, queue),
+                next_offset=self._log.next_offset(topic.incarnation, queue),
+            )
+            for queue in range(topic.queues)
+        ]
+        return TopicDescription(info_of(topic), queues, self._log.log_id.hex(), self._log.epoch)
