@@ -114,7 +114,7 @@ class MemoryFiles:
         return path in self._names or path in self._folders
 
     def list(self, folder: str) -> list[str]:
-        held = [*self._names, *self._folders]
+        held = {*self._names, *self._folders} - {"/"}
         return sorted(os.path.basename(one) for one in held if os.path.dirname(one) == folder)
 
     def make_folder(self, path: str) -> None:

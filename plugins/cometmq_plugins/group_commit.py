@@ -40,6 +40,8 @@ class GroupCommit:
 
     def appended(self, awaited: bool, alone: bool) -> None:
         """Sync for who waits; else see that it is done in time."""
+        if self._ended:
+            return
         if not awaited:
             self._arm()
         elif alone and self._running is None and self._sync_s < self._below_s:
@@ -49,11 +51,9 @@ class GroupCommit:
 
     def demand(self) -> None:
         """Somebody waits: start a sync, or one more behind the one that runs."""
-        if self._ended:
-            return
         if self._running is not None:
             self._again = True
-        else:
+        elif not self._ended:
             self._running = asyncio.get_running_loop().create_task(self._sync_while_awaited())
 
     async def stop(self) -> None:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cometmq.environment import Buffer, Environment, File, Files
-from cometmq.errors import LogError, LogLocked, NoSpace
+from cometmq.errors import LogError, NoSpace
 from cometmq.interfaces import Segment
+from cometmq_plugins.data_folder import DataFolder
 from cometmq_plugins.segment_cuts import cut_off, keep_copy, remove_segment
 from cometmq_plugins.segment_files import Entry, SegmentTable, is_out_of_space, only_zeros
 from cometmq_plugins.segment_sync import Unsynced
@@ -23,7 +24,6 @@ from cometmq_plugins.space_reserve import SpaceReserve
 STEP_BYTES = 16 << 20
 RESERVE_BYTES = 24 << 20
 _BLOCK_BYTES = 4096
-_NODE_BYTES = 8
 
 
 class SegmentStorage:
@@ -44,6 +44,7 @@ class SegmentStorage:
         self.persistent = persistent
         self._files = files
         self._data = data
+        self._home = DataFolder(files, data)
         self._folder = f"{data}/log"
         self._step_bytes = step_bytes
         self._table = SegmentTable(files, self._folder)
@@ -52,7 +53,6 @@ class SegmentStorage:
             files, f"{self._folder}/reserve", reserve_bytes, 2 * step_bytes
         )
         self._active: Entry | None = None
-        self._release_lock: Callable[[], None] | None = None
         self._tidy = False
 
     # --- the folder -----------------------------------------------------------------------------
@@ -62,7 +62,7 @@ class SegmentStorage:
         try:
             if not read_only:
                 self._files.make_folder(self._folder)
-                self._take_lock()
+                self._home.lock()
             elif not self._files.exists(self._folder):
                 raise LogError(f"{self._data} holds no log; name the data folder of a broker")
             self._table.load()
@@ -74,54 +74,24 @@ class SegmentStorage:
             ) from error
         return list(self.segments())
 
-    def _take_lock(self) -> None:
-        path = f"{self._data}/lock"
-        self._release_lock = self._files.lock(path)
-        if self._release_lock is None:
-            holder = self._files.read_file(path).decode("ascii", "replace").strip()
-            by = f"process {holder}" if holder else "another process"
-            raise LogLocked(
-                f"the data folder {self._data} is in use by {by}; "
-                "stop that one or choose another folder"
-            )
-
     def segments(self) -> Sequence[Segment]:
         """Oldest first."""
         return [Segment(entry.base, entry.size, entry.path) for entry in self._table.entries]
 
     def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
-        """The node's id, kept as hexadecimal text. Raises LogError if that is damaged."""
-        path = f"{self._data}/node"
-        if self._files.exists(path):
-            text = self._files.read_file(path)
-            try:
-                node = bytes.fromhex(text.decode("ascii"))
-            except ValueError:
-                node = b""
-            if len(node) != _NODE_BYTES:
-                raise LogError(
-                    f"{path} is not a node id but {text[:40]!r}; restore it from a backup, "
-                    "or remove it to get a new id"
-                )
-            return node, False
-        node = make()
-        if self._release_lock is not None:
-            self._files.write_file(path, [node.hex().encode(), b"\n"])
-        return node, True
+        """The node's id, made if it is missing (and kept, unless this is read only)."""
+        return self._home.node_id(make)
 
     def usage(self) -> dict[str, int]:
         """Space of the file system, in bytes."""
-        total, free = self._files.space(self._data)
-        return {"bytes_used": total - free, "bytes_total": total, "bytes_free": free}
+        return self._home.usage()
 
     def close(self) -> None:
         """Let go of everything; nothing is synced."""
         self._active = None
         self._unsynced.end()
         self._table.drop_files()
-        if self._release_lock is not None:
-            self._release_lock()
-            self._release_lock = None
+        self._home.unlock()
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -179,7 +149,7 @@ class SegmentStorage:
     def _cut_prepared_space(self, base: int) -> None:
         """Cut the zeros that segments have behind the next one's name; the broker writes, so the
         log has judged what is there."""
-        bases = [entry.base for entry in self._table.entries[1:]] + [base]
+        bases = [*(entry.base for entry in self._table.entries), base][1:]
         for entry, next_base in zip(self._table.entries, bases, strict=True):
             length = next_base - entry.base
             if entry.size <= length or entry is self._active:
@@ -395,7 +365,7 @@ class SegmentStorage:
 
     def _check_writable(self) -> None:
         self._unsynced.check()
-        if self._release_lock is None:
+        if not self._home.locked:
             raise LogError(f"the log in {self._folder} is not open for writing")
 
     def _check_active(self) -> Entry:
