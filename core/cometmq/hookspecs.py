@@ -6,7 +6,7 @@ is described in `interfaces.py`. Order: the standard set first, then the user's 
 hooks whose name says *after* (`stopping`, `session_closed`) run in reverse, so plugins nest.
 
 Hooks marked `_hot` are compiled at start into a plain call chain: they run per batch or per
-request, are synchronous and must not block. The other ones may be `async` and are awaited in turn.
+request and must not block. Those marked `_awaited` may be `async` and are awaited in turn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 SLOTS: list[str] = []
 """Hooks that exactly one enabled plugin implements."""
 HOT: list[str] = []
-"""Hooks that are compiled into call chains; an `async` implementation is refused at start."""
+"""Hooks that run per batch or per request."""
+AWAITED: list[str] = []
+"""Hooks whose implementation may be `async`; any other that is gets refused at start."""
 
 
 def _slot(spec: F) -> F:
@@ -51,6 +53,11 @@ def _slot(spec: F) -> F:
 
 def _hot(spec: F) -> F:
     HOT.append(spec.__name__)
+    return spec
+
+
+def _awaited(spec: F) -> F:
+    AWAITED.append(spec.__name__)
     return spec
 
 
@@ -90,11 +97,13 @@ def metrics() -> Iterable[Metric] | None:
 # --- life cycle -------------------------------------------------------------------------------
 
 
+@_awaited
 @hookspec
 def started(broker: Any) -> Awaitable[None] | None:
     """The broker listens and serves. `broker` is the running `cometmq.broker.Broker`."""
 
 
+@_awaited
 @hookspec
 def stopping(broker: Any) -> Awaitable[None] | None:
     """The broker is about to stop: called in reverse order, all of them, errors collected."""

@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.config import Config, PluginsConfig
 from cometmq.errors import PluginError
-from cometmq.hookspecs import HOT, SLOTS, hookimpl
+from cometmq.hookspecs import AWAITED, HOT, SLOTS, hookimpl
 from cometmq.plugins import Plugin, compose
 from cometmq.plugins.verify import spec_arguments
 
@@ -85,12 +85,23 @@ def test_collecting_arguments_is_no_way_to_name_them() -> None:
     assert "hook `admit` takes `session: 'Any'`; use plain" in mistake(Keywords)
 
 
-def test_a_hot_hook_can_not_be_async() -> None:
-    class It:
+def test_a_hook_that_nobody_awaits_can_not_be_async() -> None:
+    class Hot:
         @hookimpl
         async def authorize(self, session: Any) -> None: ...
 
-    assert "hook `authorize` is async, but it runs on the message path" in mistake(It)
+    class Cold:
+        @hookimpl
+        async def authenticate(self, client_id: str) -> str:
+            return client_id
+
+    class Yields:
+        @hookimpl
+        async def metrics(self) -> Any:
+            yield 1
+
+    for kind in (Hot, Cold, Yields):
+        assert "is async, but nobody awaits it; make it a plain def" in mistake(kind)
 
 
 def test_a_forgotten_mark_is_found() -> None:
@@ -145,6 +156,7 @@ def test_a_hook_may_have_another_method_name() -> None:
     assert [call(1, 2, 3) for call in composition.chain("authorize")] == ["yes"]
 
 
-def test_slots_and_hot_hooks_are_hooks() -> None:
-    assert set(SLOTS) | set(HOT) <= set(spec_arguments())
-    assert not set(SLOTS) & set(HOT)
+def test_every_marked_hook_is_a_hook_and_has_one_mark() -> None:
+    marked = [*SLOTS, *HOT, *AWAITED]
+    assert set(marked) <= set(spec_arguments())
+    assert len(set(marked)) == len(marked)

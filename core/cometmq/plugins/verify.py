@@ -23,9 +23,7 @@ PROJECT = hookspecs.hookimpl.project_name
 def spec_arguments() -> dict[str, tuple[str, ...]]:
     """Hook name to the names of its arguments, both in the order of `hookspecs.py`."""
     callers = vars(_manager().hook)
-    return {
-        name: tuple(callers[name].spec.argnames) for name in vars(hookspecs) if name in callers
-    }
+    return {name: tuple(callers[name].spec.argnames) for name in vars(hookspecs) if name in callers}
 
 
 def hook_names(plugin: object) -> tuple[str, ...]:
@@ -107,12 +105,9 @@ def _check_signature(
                 f"gives its argument `{parameter.name}` a default, but it is always passed; "
                 "remove the default",
             )
-    if hook in hookspecs.HOT and inspect.iscoroutinefunction(method):
-        raise _error(
-            candidate,
-            hook,
-            "is async, but it runs on the message path and is never awaited; make it a plain def",
-        )
+    is_async = inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+    if is_async and hook not in hookspecs.AWAITED:
+        raise _error(candidate, hook, "is async, but nobody awaits it; make it a plain def")
 
 
 def _error(candidate: Candidate, hook: str, what: str) -> PluginError:
