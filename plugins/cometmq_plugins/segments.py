@@ -24,6 +24,7 @@ from cometmq_plugins.space_reserve import SpaceReserve
 STEP_BYTES = 16 << 20
 RESERVE_BYTES = 24 << 20
 _BLOCK_BYTES = 4096
+_LITTLE_BYTES = 1 << 20
 
 
 class SegmentStorage:
@@ -133,18 +134,27 @@ class SegmentStorage:
             raise LogError(f"a segment can't begin at {base}: {last.path} ends at {end}")
 
     def _new_file(self, path: str) -> File:
+        """A file with space in it: a whole step, else the reserve, else a little."""
+        file = self._file_with_space(path, self._step_bytes)
+        if file is None and self._reserve.take(path):
+            return self._files.open(path)
+        if file is None:
+            file = self._file_with_space(path, min(_LITTLE_BYTES, self._step_bytes))
+        if file is None:
+            raise self._no_space(path, self._step_bytes)
+        return file
+
+    def _file_with_space(self, path: str, size_bytes: int) -> File | None:
         try:
             file = self._files.open(path, create=True)
-            file.allocate(0, self._step_bytes)
+            file.allocate(0, size_bytes)
             return file
         except OSError as error:
             if not is_out_of_space(error):
                 raise
             if self._files.exists(path):
                 self._files.unlink(path)
-            if not self._reserve.take(path):
-                raise self._no_space(path, self._step_bytes) from error
-            return self._files.open(path)
+            return None
 
     def _cut_prepared_space(self, base: int) -> None:
         """Cut the zeros that segments have behind the next one's name; the broker writes, so the

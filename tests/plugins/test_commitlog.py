@@ -224,6 +224,18 @@ def test_a_begin_without_any_space_leaves_the_active_segment_as_it_is() -> None:
     assert storage.read(0, 2 * STEP) == pattern(STEP - 1) + b"x"
 
 
+def test_a_start_without_reserve_takes_what_little_there_is() -> None:
+    files = FaultyFiles()
+    options = CommitLogOptions(allocate_step_bytes=4 << 20, reserve_bytes=0)
+    storage = CommitLogPlugin(options).storage(VirtualEnvironment(files=files), "/data")
+    storage.open()
+    files.capacity_bytes = 3 << 20
+    storage.begin(0)
+    assert storage.segments()[0].size == 1 << 20
+    storage.allocate((3 << 20) - 10)
+    assert storage.segments()[0].size == 3 << 20
+
+
 def test_the_reserve_is_made_again_when_there_is_room() -> None:
     files = FaultyFiles()
     storage = begun(files)
