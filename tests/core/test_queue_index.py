@@ -83,6 +83,7 @@ class IndexedLog:
     def roll_after_cut(self) -> None:
         """The log goes on in a new segment; the cut one is known as it is now."""
         base = self.bytes.end
+        self.index.seal(max(self.bytes.segment_bytes), base)
         self.bytes.begin()
         self.index.open(base)
 

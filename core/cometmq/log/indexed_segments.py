@@ -122,12 +122,13 @@ class IndexedSegments:
         self._open.add((incarnation, queue), base_offset, span, position, size, store_time)
 
     def seal(self, base: int, end: int) -> None:
-        """The open segment is complete: it has the bytes [base, end). `write` is to be run. No
-        effect on a segment whose index is not in memory (a cut went into a sealed one)."""
+        """The newest segment is complete: it has the bytes [base, end). `write` is to be run."""
+        self._ends[base] = end
         segment = self._memory.get(base)
+        # Else its file was dropped by a cut: the index is made again when somebody needs it.
         if segment is not None:
             segment.sealed = True
-            segment.end = self._ends[base] = end
+            segment.end = end
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: what lies behind it is forgotten."""

@@ -1,0 +1,137 @@
+"""`mq log …`: look at the files of a log without a broker."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import click
+
+from cometmq.batch import Batch
+from cometmq.cli.output import json_option, print_json, print_table
+from cometmq.log.inspection import LogReport, SegmentReport, inspect_log
+from cometmq.real_files import RealFiles
+
+
+@click.group()
+def log() -> None:
+    """Look at the files of a log without a broker."""
+
+
+@log.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option("--batches", is_flag=True, help="List every intact batch, too.")
+@json_option
+@click.pass_context
+def inspect(context: click.Context, folder: str, batches: bool, as_json: bool) -> None:
+    """Check the log in the data folder DIR; nothing is changed.
+
+    Exit code 0 only when all is intact; prepared zeros and missing index files are. While a broker
+    writes to the folder, the newest batches may look torn.
+    """
+    on_batch = None
+    if batches:
+        on_batch = _print_batch_json if as_json else _print_batch
+    report = inspect_log(RealFiles(), os.path.abspath(folder), on_batch)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+    if not report.intact:
+        context.exit(1)
+
+
+def _print_report(report: LogReport) -> None:
+    click.echo(f"log {report.log_id or 'unknown'} in {report.folder}")
+    click.echo(f"positions {report.start} to {report.end}")
+    if report.segments:
+        click.echo()
+        print_table(
+            [
+                "segment",
+                "bytes",
+                "batches",
+                "messages",
+                "epochs",
+                "stored from",
+                "to",
+                "checkpoint",
+                "index",
+                "prepared",
+            ],
+            [_row(segment) for segment in report.segments],
+        )
+        click.echo()
+        print_table(["batches of kind", "number"], _kinds(report))
+    click.echo()
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    for finding in report.findings:
+        click.echo(f"{finding.kind}: {finding.text}")
+    click.echo("all is intact" if report.intact else f"{len(report.findings)} findings")
+
+
+def _row(segment: SegmentReport) -> list[object]:
+    return [
+        segment.base,
+        segment.size,
+        sum(segment.batches.values()),
+        segment.messages,
+        ",".join(str(epoch) for epoch in segment.epochs) or "-",
+        _time(segment.oldest_ms),
+        _time(segment.newest_ms),
+        segment.checkpoint,
+        segment.index,
+        segment.prepared,
+    ]
+
+
+def _kinds(report: LogReport) -> list[list[object]]:
+    total: dict[str, int] = {}
+    for segment in report.segments:
+        for name, number in segment.batches.items():
+            total[name] = total.get(name, 0) + number
+    return [[name, number] for name, number in sorted(total.items())]
+
+
+def _time(milliseconds: int) -> str:
+    if not milliseconds:
+        return "-"
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        # A batch carries any number as its time.
+        return f"{milliseconds} ms"
+    return time.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
+
+
+def _print_batch(batch: Batch, kind: str) -> None:
+    place = f"{batch.position:>12} {batch.length:>8} B  epoch {batch.epoch}"
+    place += f"  synced {batch.synced_before}  {_time(batch.store_time)}  {kind}"
+    if kind == "messages":
+        place += (
+            f"  {batch.topic} (incarnation {batch.incarnation}) queue {batch.queue}"
+            f" offsets {batch.base_offset} to {batch.next_offset - 1}"
+        )
+    else:
+        place += f"  {batch.count} records"
+    click.echo(place)
+
+
+def _print_batch_json(batch: Batch, kind: str) -> None:
+    print_json(
+        {
+            "position": batch.position,
+            "length": batch.length,
+            "kind": kind,
+            "epoch": batch.epoch,
+            "synced_before": batch.synced_before,
+            "store_time": batch.store_time,
+            "topic": batch.topic,
+            "incarnation": batch.incarnation,
+            "queue": batch.queue,
+            "base_offset": batch.base_offset,
+            "next_offset": batch.next_offset,
+            "count": batch.count,
+        }
+    )
