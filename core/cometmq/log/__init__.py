@@ -1,6 +1,7 @@
 """The commit log: positions and their waiters, recovery, checkpoints, state, the queue index."""
 
-from cometmq.log.log import LEVELS_HERE, Log
+from cometmq.log.log import Log
+from cometmq.log.places import LEVELS_HERE
 from cometmq.log.positions import Callback, Outcome, PositionName
 from cometmq.log.queue_index import NotLoaded
 from cometmq.log.reader import ReadResult

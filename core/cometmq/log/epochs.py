@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -82,9 +83,9 @@ class Epochs:
     def _forget(self, position: int) -> None:
         """Drop the epochs that ended at or before `position`: what a reader kept of them is judged
         by the end of the oldest one left, which is at or before the log's start."""
-        self._order = [
-            start
-            for start, following in zip(self._order, [*self._order[1:], None], strict=True)
-            if following is None or following.position > position
+        gone = [
+            start for start, following in pairwise(self._order) if following.position <= position
         ]
-        self._starts = {start.epoch: start for start in self._order}
+        for start in gone:
+            del self._starts[start.epoch]
+        self._join(())

@@ -9,47 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from cometmq.batch import Kind, seed
-from cometmq.environment import Environment, Timer
-from cometmq.errors import LogError, LogInDoubt, LogStopped, NoSpace, NotAvailable
-from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
-from cometmq.log.cutting import check_border, reload_state
+from cometmq.environment import Environment
+from cometmq.errors import LogError, LogInDoubt, LogStopped, NoSpace
+from cometmq.interfaces import FlushPolicy, StateView, Storage
+from cometmq.log.cutting import check_border
+from cometmq.log.drains import LogDrains
 from cometmq.log.idle import IdleMarks
-from cometmq.log.opening import START_STEP_BYTES, check_absent, register_kinds, settle_tail
-from cometmq.log.positions import (
-    POSITION_OF,
-    Callback,
-    OnReadable,
-    Outcome,
-    PositionName,
-    Positions,
-)
+from cometmq.log.opening import check_absent, register_kinds, settle_tail
+from cometmq.log.positions import Outcome
 from cometmq.log.queue_index import QueueIndex
-from cometmq.log.reader import Reader, ReadResult
+from cometmq.log.reader import Reader
 from cometmq.log.records import Mark, Trim
 from cometmq.log.recovery import Recovered, recover
 from cometmq.log.settings import Cut, LogSettings, RecoveryReport
-from cometmq.log.state import State
-from cometmq.log.syncing import LogSyncer
 from cometmq.log.trimming import trim_target
-from cometmq.log.writer import LogWriter
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-LEVELS_HERE: tuple[Level, ...] = ("memory", "disk")
-"""Levels that a log without replication can give."""
-
-
-class Log:
+class Log(LogDrains):
     """The commit log of one broker. All methods are called on the loop's thread.
 
-    Besides its methods: `append` (see `LogWriter.append`), `append_control` (see
-    `LogWriter.append_control`), `index` and `reader` (from `open` on), `state`.
+    To append: `append` (see `LogWriter.append`) and `append_control` (see
+    `LogWriter.append_control`), then `write` (see `LogDrains`). To ask: see `LogPlaces`. `index`
+    and `reader` are there from `open` on.
     """
 
     def __init__(
@@ -61,101 +47,9 @@ class Log:
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
     ) -> None:
-        """`views`: the state views of the broker and its plugins. Raises NotAvailable for a default
-        level that this log can't give, ValueError for two views of one name."""
-        self._storage = storage
-        self._policy = flush_policy
-        self._environment = environment
-        self._settings = settings = settings or LogSettings()
-        self.default_level: Level = settings.level or flush_policy.default_level
-        self._name_of(self.default_level)
-        self.state = State(views)
-        self._positions = Positions(self.default_level, settings.max_unsynced_bytes)
-        self._writer = LogWriter(storage, self.state, self._positions, environment.clock, settings)
-        self.append = self._writer.append
-        self.append_control = self._writer.append_control
-        self._syncer = LogSyncer(storage, self._positions, environment, self._on_synced, self._stop)
+        super().__init__(storage, flush_policy, environment, views=views, settings=settings)
         self._marks = IdleMarks(
-            environment.clock, settings.mark_idle_ms, self._mark_place, self._mark
-        )
-        self.index: QueueIndex
-        self.reader: Reader
-        self.start = 0
-        """Position of the first byte that counts; moves with a settled trim."""
-        self.in_doubt = ""
-        """Why the log is read-only, and what to do; empty when it is not."""
-        self.stopped = ""
-        """Why the log takes nothing more; empty while it does."""
-        self._on_stopped: Callable[[str], None] | None = None
-        self._on_truncated: Callable[[int], None] | None = None
-        self._timers: dict[str, Timer] = {}
-        self._index_task: asyncio.Task[None] | None = None
-        self._complained_of_space = False
-
-    # --- facts --------------------------------------------------------------------------------
-
-    @property
-    def log_id(self) -> bytes:
-        """8 bytes, the same for the life of this log and in all its copies."""
-        return self._writer.log_id
-
-    @property
-    def node(self) -> str:
-        """Id of this data folder's node, in hex."""
-        return self._writer.node
-
-    @property
-    def epoch(self) -> int:
-        """The current epoch. It is valid for every offset that this log answers now."""
-        return self._writer.epoch
-
-    @property
-    def appended(self) -> int:
-        """Bytes up to here are in the page cache."""
-        return self._positions.appended
-
-    @property
-    def synced(self) -> int:
-        """Bytes up to here are on disk."""
-        return self._positions.synced
-
-    @property
-    def settled(self) -> int:
-        """Bytes up to here can be taken back by no failover."""
-        return self._positions.settled
-
-    @property
-    def readable(self) -> int:
-        """Batches that end at or below this are given to readers."""
-        return self._positions.readable
-
-    def positions(self) -> dict[str, int]:
-        """start, appended, synced, settled, readable."""
-        names = ("start", "appended", "synced", "settled", "readable")
-        return {name: int(getattr(self, name)) for name in names}
-
-    def stats(self) -> dict[str, int]:
-        """Numbers for people and machines: segments, waiters, bytes not yet synced, space."""
-        return {
-            "segments": len(self._storage.segments()),
-            "waiting": self._positions.waiting(),
-            "unsynced_bytes": self.appended - self.synced,
-            **self._storage.usage(),
-        }
-
-    def could_lose(self) -> str:
-        """What a power cut could take, in a sentence."""
-        if not self._storage.persistent:
-            return "nothing survives the end of this process: the storage is memory"
-        weak = (
-            f"up to {self._policy.interval_ms} ms and one sync, at most"
-            f" {self._settings.max_unsynced_bytes >> 20} MiB"
-        )
-        if self.default_level == "memory":
-            return f"a power cut could take acknowledged messages of {weak}"
-        return (
-            "a power cut takes nothing that was acknowledged at level"
-            f" {self.default_level}; of messages sent at level memory {weak}"
+            environment.clock, self._settings.mark_idle_ms, self._mark_place, self._mark
         )
 
     # --- life ---------------------------------------------------------------------------------
@@ -180,6 +74,11 @@ class Log:
                 return self._open_doubtful(found)
             check_absent(self.state, self._settings)
             return await self._open_writable(found)
+        except OSError as error:
+            self._storage.close()
+            raise LogError(
+                f"the log can't be read or written ({error}); check the disk, then start again"
+            ) from error
         except BaseException:
             self._storage.close()
             raise
@@ -200,106 +99,6 @@ class Log:
         if self._index_task is not None:
             await asyncio.wait([self._index_task])
         self._storage.close()
-
-    def on_readable(self, callback: OnReadable) -> None:
-        """`callback(start, end, queues)` hears when `readable` moved over messages; `queues` are
-        the (incarnation, queue) that have some."""
-        self._positions.on_readable = callback
-
-    def on_stopped(self, callback: Callable[[str], None]) -> None:
-        """`callback(reason)` hears when the log stopped for good."""
-        self._on_stopped = callback
-
-    def on_truncated(self, callback: Callable[[int], None]) -> None:
-        """`callback(position)` hears of each cut: parked fetches are to be tried again."""
-        self._on_truncated = callback
-
-    # --- a drain ------------------------------------------------------------------------------
-
-    def write(self) -> None:
-        """The end of a drain: all that was appended goes out in one gathered write. Whoever waits
-        for `appended` is called within. A failed write takes the whole drain back: its waiters
-        get NOT_WRITTEN; if that isn't possible the log stops."""
-        writer = self._writer
-        if writer.refusal is not None:
-            return
-        if writer.checkpointing:
-            self._checkpoint_step(self._settings.checkpoint_step_bytes)
-        self._flush()
-        if writer.is_due():
-            self._roll()
-
-    def wait(self, level: Level | PositionName | None, position: int, callback: Callback) -> None:
-        """Call back once the log up to `position` has a level (None: the default one), or once a
-        position of that name is reached; at once if it is so already. The callback may also hear
-        that it never will be. Raises NotAvailable for a level that this log can't give."""
-        name = self._name_of(self.default_level if level is None else level)
-        positions = self._positions
-        if self.stopped or position > self._writer.end:
-            callback(Outcome.DROPPED)
-        elif not positions.wait(name, position, callback) and position <= positions.appended:
-            self._policy.demand()
-
-    def demand(self, position: int) -> None:
-        """Somebody waits until `position` is readable: start the sync that this takes."""
-        if self.readable < min(position, self.appended) and self.synced < self.appended:
-            self._policy.demand()
-
-    # --- places in queues ---------------------------------------------------------------------
-
-    def next_offset(self, incarnation: int, queue: int) -> int:
-        """The offset that the queue's next message gets."""
-        return self.state.next_offsets.get(incarnation, queue)
-
-    def min_offset(self, incarnation: int, queue: int) -> int:
-        """The first offset that may still be there. May raise NotLoaded, see `when_loaded`."""
-        return self.index.min_offset(incarnation, queue)
-
-    def max_offset(self, incarnation: int, queue: int) -> int:
-        """The next offset of the queue, counting only what is readable. May raise NotLoaded."""
-        if self.readable == self._writer.end:
-            return self.next_offset(incarnation, queue)
-        return self.index.next_offset_before(incarnation, queue, self.readable)
-
-    def epoch_at(self, position: int) -> int:
-        """The epoch of the batch that lies at `position`."""
-        return self.state.epochs.at(position)
-
-    def judge(self, incarnation: int, queue: int, offset: int, epoch: int) -> int | None:
-        """Is what a reader holds of a queue still a part of this log?
-
-        `offset` is where it wants to go on, `epoch` the one it got with that place (0: typed by a
-        person, believed). None: yes. Else it was cut: the offset to go on from. May raise
-        NotLoaded.
-        """
-        current = self.epoch
-        if epoch in (0, current):
-            return None
-        epochs = self.state.epochs
-        # Above our own: somebody else's future, of which we share at most what was there when our
-        # epoch began.
-        border = epochs.end_of(epoch) if epoch < current else epochs.start_of(current)
-        if border is None:
-            return None
-        common = max(
-            self.index.next_offset_before(incarnation, queue, border),
-            self.index.min_offset(incarnation, queue),
-        )
-        return common if offset > common else None
-
-    async def when_loaded(self, look_up: Callable[[], T]) -> T:
-        """What `look_up` returns, once the indexes that it needs are in memory."""
-        return await self.index.when_loaded(look_up)
-
-    def read_now(
-        self, incarnation: int, queue: int, offset: int, max_bytes: int
-    ) -> ReadResult | None:
-        """Readable batches of a queue if they are at hand, else None; see `Reader.read_now`."""
-        return self.reader.read_now(incarnation, queue, offset, max_bytes, self.readable)
-
-    async def read(self, incarnation: int, queue: int, offset: int, max_bytes: int) -> ReadResult:
-        """The same, waiting for the disk."""
-        return await self.reader.read(incarnation, queue, offset, max_bytes, self.readable)
 
     # --- cutting and trimming -----------------------------------------------------------------
 
@@ -388,10 +187,7 @@ class Log:
         writer.begin_segment(new_epoch=True)
         writer.refusal = None
         register_kinds(self.state, writer, self._settings)
-        try:
-            self._finish_checkpoint()
-        except OSError as error:
-            raise LogError(f"the log can't be written ({error}); check the disk") from error
+        self._finish_checkpoint()
         self._policy.start(self._syncer)
         await self._syncer.sync()
         before = len(self._storage.segments())
@@ -430,122 +226,6 @@ class Log:
                 self._flush()
                 await self._syncer.sync()
 
-    # --- inside: writing ----------------------------------------------------------------------
-
-    def _name_of(self, level: Level | PositionName) -> PositionName:
-        if level == "quorum":
-            raise NotAvailable(
-                "level quorum needs replication, and no enabled plugin brings it; use disk, or"
-                " enable one",
-                "LEVEL_NOT_AVAILABLE",
-            )
-        if level == "memory" or level == "disk":
-            return POSITION_OF[level]
-        return level
-
-    def _flush(self) -> None:
-        try:
-            drained = self._writer.flush()
-        except OSError as error:
-            self._take_back(error)
-            return
-        if drained:
-            self._moved(drained)
-
-    def _moved(self, drained: int) -> None:
-        positions = self._positions
-        positions.move_appended(self._writer.end)
-        awaited = positions.awaits_sync()
-        alone = awaited and drained == 1 and positions.waiting() == 1
-        self._policy.appended(awaited, alone)
-        if "age" not in self._timers and self._writer.first_message_s is not None:
-            due = self._writer.first_message_s + self._settings.segment_age_s
-            self._call_at("age", due, self.write)
-
-    def _take_back(self, error: OSError) -> None:
-        """A write failed: the log is what it was before it."""
-        logger.error("a write to the log failed: %s; it is taken back", error)
-        try:
-            self._cut(self.appended, Outcome.NOT_WRITTEN, new_epoch=False)
-        except (OSError, LogError) as second:
-            self._stop(
-                f"a write to the log failed ({error}) and could not be taken back ({second});"
-                " check the disk, then start again"
-            )
-
-    def _cut(self, position: int, outcome: Outcome, *, new_epoch: bool) -> None:
-        """Truncate; the log goes on in a new segment. Raises OSError, LogError."""
-        writer, storage = self._writer, self._storage
-        kept = storage.cut(position)
-        self._syncer.cut(position)
-        self.index.cut(position)
-        replay = reload_state(storage, self.state, writer.node, writer.seed)
-        if replay is not None and replay.open_base is not None:
-            self.index.seal(replay.open_base, position)
-        writer.forget(position)
-        logger.warning("the log was cut at position %d; what was cut is in %s", position, kept)
-        self._positions.cut(position, outcome)
-        writer.begin_segment(new_epoch=new_epoch)
-        self._finish_checkpoint()
-        if self._on_truncated is not None:
-            self._on_truncated(position)
-        self._write_indexes()
-
-    def _finish_checkpoint(self) -> None:
-        """Write the whole head checkpoint now. Raises OSError, NoSpace."""
-        writer = self._writer
-        while True:
-            writer.checkpoint_step(START_STEP_BYTES)
-            writer.flush()
-            self._positions.move_appended(writer.end)
-            if not writer.checkpointing:
-                return
-
-    def _roll(self) -> None:
-        try:
-            self._writer.begin_segment()
-        except NoSpace as error:
-            self._complain(error)
-            return
-        except (OSError, LogError) as error:
-            self._stop(f"no new segment could be begun ({error}); check the disk, start again")
-            return
-        if "age" in self._timers:
-            self._timers.pop("age").cancel()
-        self._flush()
-        self._write_indexes()
-        self._tick()
-
-    def _checkpoint_step(self, budget_bytes: int) -> None:
-        try:
-            self._writer.checkpoint_step(budget_bytes)
-        except NoSpace as error:
-            self._complain(error)
-
-    def _complain(self, error: NoSpace) -> None:
-        if not self._complained_of_space:
-            self._complained_of_space = True
-            logger.warning("the log goes on in its old segment: %s", error)
-
-    def _tick(self) -> None:
-        """An idle log gets on with its checkpoint."""
-        if self._writer.refusal is None and self._writer.checkpointing:
-            self.write()
-            clock = self._environment.clock
-            due = clock.monotonic_s() + self._settings.background_ms / 1000
-            self._call_at("background", due, self._tick)
-
-    def _call_at(self, name: str, due_s: float, callback: Callable[[], None]) -> None:
-        def fire() -> None:
-            self._timers.pop(name, None)
-            callback()
-
-        self._timers[name] = self._environment.clock.call_at(due_s, fire)
-
-    def _write_indexes(self) -> None:
-        if self._index_task is None or self._index_task.done():
-            self._index_task = asyncio.create_task(self.index.write())
-
     # --- inside: syncing ----------------------------------------------------------------------
 
     def _on_synced(self) -> None:
@@ -578,15 +258,3 @@ class Log:
         self.wait("settled", position, settled)
         if await done is not Outcome.REACHED:
             raise LogStopped(self.stopped or f"the log was cut before position {position}")
-
-    def _stop(self, reason: str) -> None:
-        """For good: nothing may be assumed about what the disk holds."""
-        if self.stopped:
-            return
-        self.stopped = reason
-        logger.error("the log has stopped: %s", reason)
-        self._writer.refusal = LogStopped(reason)
-        self._marks.stop()
-        self._positions.drop_all()
-        if self._on_stopped is not None:
-            self._on_stopped(reason)

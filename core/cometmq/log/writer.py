@@ -145,7 +145,9 @@ class LogWriter:
         """
         if self.refusal is not None:
             raise self.refusal
-        return self._control(kind, records)
+        appended = self._control(kind, records)
+        self._batches += 1
+        return appended
 
     def flush(self) -> int:
         """One gathered write of what was appended; returns how many batches. Raises OSError."""
@@ -188,7 +190,7 @@ class LogWriter:
 
     def is_due(self) -> bool:
         """Whether the segment should close now."""
-        if self._checkpoint is not None:
+        if self._checkpoint is not None or not self._batches:
             return False
         settings, size = self._settings, self.end - self._base
         if size >= settings.segment_bytes:
@@ -257,7 +259,6 @@ class LogWriter:
         self.end = end
         self.store_time = store_time
         self.last_kind = number
-        self._batches += 1
         self._drained += 1
         return Appended(position, end, 0, store_time)
 
