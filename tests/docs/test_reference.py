@@ -47,6 +47,8 @@ def test_every_command_and_option_is_documented() -> None:
 def settings(kind: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
     """Dotted names of all settings of the config tree."""
     for field in msgspec.structs.fields(kind):
+        if field.name == "sources":  # where values came from, not a setting
+            continue
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from settings(field.type, f"{prefix}{field.name}.")
         else:
