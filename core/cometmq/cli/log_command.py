@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import UTC, datetime
 
 import click
@@ -10,7 +11,7 @@ import click
 from cometmq.batch import Batch
 from cometmq.cli.output import json_option, print_json, print_table
 from cometmq.log.inspection import LogReport, SegmentReport, inspect_log
-from cometmq.real_files import RealFiles
+from cometmq.real_environment import RealEnvironment
 
 
 @click.group()
@@ -22,8 +23,7 @@ def log() -> None:
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 @click.option("--batches", is_flag=True, help="List every intact batch, too.")
 @json_option
-@click.pass_context
-def inspect(context: click.Context, folder: str, batches: bool, as_json: bool) -> None:
+def inspect(folder: str, batches: bool, as_json: bool) -> None:
     """Check the log in the data folder DIR; nothing is changed.
 
     Exit code 0 only when all is intact; prepared zeros and missing index files are. While a broker
@@ -32,13 +32,17 @@ def inspect(context: click.Context, folder: str, batches: bool, as_json: bool) -
     on_batch = None
     if batches:
         on_batch = _print_batch_json if as_json else _print_batch
-    report = inspect_log(RealFiles(), os.path.abspath(folder), on_batch)
+    environment = RealEnvironment()
+    try:
+        report = inspect_log(environment.files, os.path.abspath(folder), on_batch)
+    finally:
+        environment.threads.close()
     if as_json:
         print_json(report)
     else:
         _print_report(report)
     if not report.intact:
-        context.exit(1)
+        sys.exit(1)
 
 
 def _print_report(report: LogReport) -> None:

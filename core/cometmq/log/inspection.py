@@ -160,7 +160,7 @@ class _Inspection:
     def _nameless(self, spans: Sequence[Span]) -> None:
         """No segment begins with an intact batch, so it can't be told which log this is."""
         for span in spans:
-            if self._only_zeros(span.base, span.base + span.segment.size):
+            if self._only_zeros(span.base, 0, span.segment.size):
                 self.report.notes.append(f"{span.segment.name} was prepared, but never written to")
                 continue
             text = (
@@ -186,7 +186,7 @@ class _Inspection:
             index="open" if span is spans[-1] else self._index(span, log_seed),
         )
         surplus = segment.size - span.size
-        if surplus and self._only_zeros(span.end, span.base + segment.size):
+        if surplus and self._only_zeros(span.base, span.size, segment.size):
             report.prepared = surplus
         elif surplus:
             text = (
@@ -256,7 +256,10 @@ class _Inspection:
         """Torn, or damaged: a later batch says that this place was on disk."""
         file, position = span.segment.name, problem.position
         place = f"{file}, position {position}: {problem.reason}"
-        if position < self._proven or span is not last:
+        if span.flaw:
+            text = f"{file} is no part of this log: {span.flaw}; move it away or restore it"
+            self._find("damage", file, position, text)
+        elif position < self._proven or span is not last:
             text = f"{place}; this was whole once: restore the file from a copy or a replica"
             self._find("damage", file, position, text)
         else:
@@ -287,12 +290,13 @@ class _Inspection:
             )
             self._find("checkpoint", oldest.segment.name, oldest.base, text)
 
-    def _only_zeros(self, position: int, end: int) -> bool:
-        while position < end:
-            window = self._read(position, min(WINDOW_BYTES, end - position))
+    def _only_zeros(self, base: int, at: int, size: int) -> bool:
+        """Whether the bytes from `at` up to `size` of a segment's file are zeros."""
+        while at < size:
+            window = self._open[base].read(at, min(WINDOW_BYTES, size - at))
             if not window or window != bytes(len(window)):
                 return False
-            position += len(window)
+            at += len(window)
         return True
 
     def _find(self, kind: str, file: str, position: int, text: str) -> None:
