@@ -80,7 +80,7 @@ def inspect(data: Path, *options: str) -> Result:
 def report(data: Path) -> dict[str, Any]:
     result = inspect(data, "--json")
     found: dict[str, Any] = json.loads(result.stdout)
-    assert (result.exit_code == 0) == (not found["findings"])
+    assert (result.exit_code == 0) == found["intact"] == (not found["findings"])
     return found
 
 

@@ -257,6 +257,14 @@ def test_a_segment_without_a_checkpoint_takes_its_start_from_the_one_before() ->
     asyncio.run(compare(log))
 
 
+def test_only_an_open_segment_is_sealed() -> None:
+    log = random_log(0)
+    asyncio.run(log.index.write())
+    log.index.seal(0, log.bytes.end)
+    log.index.seal(12_345_678, log.bytes.end)
+    asyncio.run(compare(log))
+
+
 def test_a_cut_in_memory_forgets_what_lies_behind() -> None:
     log = IndexedLog()
     log.roll()

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from cometmq.batch import Batch, parse
+from cometmq.batch import Batch, RecordTuple, encode_messages, parse
 from cometmq.interfaces import Storage
 from cometmq.log import reader as reader_module
+from cometmq.log.log import Log
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.queue_index import QueueIndex
 from cometmq.log.reader import Reader, ReadResult
+from cometmq.log.settings import LogSettings
 from cometmq.protocol import Status
+from cometmq.real_environment import RealEnvironment
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.log_bytes import LogBytes
+from cometmq_plugins.group_commit import GroupCommit
+from cometmq_plugins.segments import SegmentStorage
 
 PLENTY = 1 << 20
 
@@ -289,3 +295,59 @@ def test_a_segment_that_ends_early_is_damage(log: Readable) -> None:
     result = log.read(2)
     assert (result.status, result.next_offset) == (Status.DAMAGED, 4)
     assert f"10 of its {last.length} bytes are missing" in result.detail
+
+
+def test_a_log_without_its_index_files_gives_the_same_answers(tmp_path: Path) -> None:
+    environment = RealEnvironment()
+
+    def make() -> Log:
+        storage = SegmentStorage(
+            environment,
+            environment.files,
+            str(tmp_path / "data"),
+            persistent=True,
+            step_bytes=64 << 10,
+            reserve_bytes=0,
+        )
+        settings = LogSettings(mark_idle_ms=60_000)
+        return Log(storage, GroupCommit("disk", 500, 0), environment, settings=settings)
+
+    async def answers(log: Log) -> list[tuple[list[bytes], tuple[int, int], int]]:
+        results = []
+        for queue in range(3):
+            for offset in range(log.next_offset(1, queue)):
+                result = await log.reader.read(1, queue, offset, 500, log.appended)
+                batch = parse(result.batches[0])
+                time = batch.store_time
+                by_time = await log.when_loaded(
+                    lambda: log.index.offset_by_time(1, queue, time)  # noqa: B023
+                )
+                places = result.next_offset, result.min_offset
+                results.append((sent(result), places, by_time))
+        return results
+
+    async def run() -> None:
+        log = make()
+        await log.open()
+        for number in range(12):
+            record: RecordTuple = (0, b"body %d" % number, "", (), {})
+            batch = parse(encode_messages("topic", number % 3, [record] * (1 + number % 2)))
+            log.append(batch, incarnation=1, queue=number % 3)
+            log.write()
+            if number % 4 == 3:
+                log.roll()
+        expected = await answers(log)
+        await log.close()
+        files = sorted((tmp_path / "data" / "log").glob("*.queue"))
+        assert len(files) >= 2
+        written = [path.read_bytes() for path in files]
+        for path in files:
+            path.unlink()
+        log = make()
+        await log.open()
+        assert await answers(log) == expected
+        await log.close()
+        assert [path.read_bytes() for path in files] == written, "made again as they were"
+
+    asyncio.run(run())
+    environment.threads.close()

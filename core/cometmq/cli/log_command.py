@@ -7,9 +7,10 @@ import sys
 from datetime import UTC, datetime
 
 import click
+import msgspec
 
 from cometmq.batch import Batch
-from cometmq.cli.output import json_option, print_json, print_table
+from cometmq.cli.output import Progress, json_option, print_json, print_table
 from cometmq.log.inspection import LogReport, SegmentReport, inspect_log
 from cometmq.real_environment import RealEnvironment
 
@@ -29,16 +30,26 @@ def inspect(folder: str, batches: bool, as_json: bool) -> None:
     Exit code 0 only when all is intact; prepared zeros and missing index files are. While a broker
     writes to the folder, the newest batches may look torn.
     """
-    on_batch = None
-    if batches:
-        on_batch = _print_batch_json if as_json else _print_batch
+    show = _print_batch_json if as_json else _print_batch
+    progress = Progress("checked")
+    messages = size_bytes = 0
+
+    def on_batch(batch: Batch, kind: str) -> None:
+        nonlocal messages, size_bytes
+        messages += batch.count if kind == "messages" else 0
+        size_bytes += batch.length
+        progress.update(messages, size_bytes)
+        if batches:
+            show(batch, kind)
+
     environment = RealEnvironment()
     try:
         report = inspect_log(environment.files, os.path.abspath(folder), on_batch)
     finally:
+        progress.close()
         environment.threads.close()
     if as_json:
-        print_json(report)
+        print_json({"intact": report.intact, **msgspec.structs.asdict(report)})
     else:
         _print_report(report)
     if not report.intact:
@@ -118,7 +129,7 @@ def _print_batch(batch: Batch, kind: str) -> None:
             f" offsets {batch.base_offset} to {batch.next_offset - 1}"
         )
     else:
-        place += f"  {batch.count} records"
+        place += f"  {batch.count} record{'s' if batch.count > 1 else ''}"
     click.echo(place)
 
 

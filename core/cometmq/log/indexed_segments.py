@@ -122,13 +122,12 @@ class IndexedSegments:
         self._open.add((incarnation, queue), base_offset, span, position, size, store_time)
 
     def seal(self, base: int, end: int) -> None:
-        """The newest segment is complete: it has the bytes [base, end). `write` is to be run."""
-        self._ends[base] = end
+        """The open segment is complete: it has the bytes [base, end). `write` is to be run.
+        Nothing happens if the segment at `base` is not open (sealed before, cut, or gone)."""
         segment = self._memory.get(base)
-        # Else its file was dropped by a cut: the index is made again when somebody needs it.
-        if segment is not None:
+        if segment is not None and not segment.sealed:
             segment.sealed = True
-            segment.end = end
+            segment.end = self._ends[base] = end
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: what lies behind it is forgotten."""
