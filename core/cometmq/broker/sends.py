@@ -68,9 +68,8 @@ class Sends:
         weaker = LEVELS.index(level) < LEVELS.index(self._default)
         for piece, incarnation in zip(pieces, header.incarnations, strict=True):
             key = self._append(request, piece, incarnation, pending)
-            # Nobody else will ask for the sync that makes this batch readable.
             if key is not None and weaker and self._park.waiting(key):
-                self._log.demand(pending.ends[-1])
+                pending.is_awaited = True
         pending.wait()
 
     def _append(
@@ -175,7 +174,7 @@ class Sends:
 class _Pending:
     """A send on its way: one result per batch, and how far the log has to get."""
 
-    __slots__ = ("_log", "_request", "_results", "_level", "_places", "ends")
+    __slots__ = ("_level", "_log", "_places", "_request", "_results", "ends", "is_awaited")
 
     def __init__(self, log: Log, request: Request, level: Level) -> None:
         self._log = log
@@ -185,6 +184,8 @@ class _Pending:
         self._places: list[int] = []
         self.ends: list[int] = []
         """Where the appended batches end in the log, in order."""
+        self.is_awaited = False
+        """Somebody waits to read it, and this level starts no sync that makes it readable."""
 
     def accept(self, end: int, result: SendResultPart) -> None:
         self._places.append(len(self._results))
@@ -209,6 +210,8 @@ class _Pending:
     def _done(self, outcome: Outcome) -> None:
         if outcome is Outcome.REACHED:
             self._request.answer(SendReply(self._results, self._level))
+            if self.is_awaited:
+                self._log.demand(self.ends[-1])
         elif outcome is Outcome.NOT_WRITTEN:
             self._write_failed()
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 from typing import Any
@@ -16,18 +16,36 @@ from typing import Any
 import msgspec
 
 from cometmq import protocol
+from cometmq.batch import encode_messages
 from cometmq.broker import Broker
 from cometmq.config import load_config
 from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, Limits
 from cometmq.plugins import compose
-from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
+from cometmq.protocol import (
+    Failure,
+    Fetch,
+    FetchPart,
+    Hello,
+    HelloReply,
+    Operation,
+    Send,
+    SendReply,
+    SendResultPart,
+    Status,
+)
 from cometmq.testing.environment import VirtualEnvironment
 
 TURNS = 500
 """Of the event loop: more than any answer takes that waits for nothing."""
 
 _names = itertools.count(1)
+
+
+def batch_of(topic: str, queue: int, *bodies: bytes) -> bytearray:
+    """A sealed batch of plain messages."""
+    records = [(1_750_000_000_000, body, "", (), {}) for body in bodies]
+    return encode_messages(topic, queue, records)
 
 
 class Answer(msgspec.Struct):
@@ -98,6 +116,22 @@ class RawClient:
                 return self._answers.pop(request_id)
             await asyncio.sleep(0)
         return None
+
+    def post_send(self, *batches: Buffer, **fields: Any) -> int:
+        """Send these batches in one request; its id. `fields` are those of `Send`."""
+        fields.setdefault("incarnations", [0] * len(batches))
+        header = Send(sizes=[len(batch) for batch in batches], **fields)
+        return self.post(Operation.SEND, header, batches)
+
+    async def send(self, *batches: Buffer, **fields: Any) -> list[SendResultPart]:
+        """The same, and wait: one result per batch."""
+        answer = await self.answer(self.post_send(*batches, **fields))
+        assert isinstance(answer.header, SendReply), answer
+        return answer.header.results
+
+    async def fetch(self, *parts: FetchPart, **fields: Any) -> Answer:
+        """Fetch these queues. `fields` are those of `Fetch`."""
+        return await self.ask(Operation.FETCH, Fetch(list(parts), **fields))
 
     def close(self) -> None:
         """Leave without a word."""
@@ -175,7 +209,3 @@ async def running_broker(
             client.close()
         await broker.stop()
 
-
-def run(scenario: Callable[[], Any]) -> Any:
-    """Run an async scenario to its end."""
-    return asyncio.run(scenario())

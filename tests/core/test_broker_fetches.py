@@ -1,0 +1,286 @@
+"""Fetches: several queues in one reply, nothing skipped silently, whatever became of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cometmq.batch import parse
+from cometmq.protocol import (
+    Commit,
+    CommitPart,
+    Fetch,
+    FetchPart,
+    Operation,
+    ReportDamage,
+    Status,
+    Token,
+    TopicCreate,
+)
+from cometmq.testing.environment import VirtualEnvironment
+from cometmq.testing.raw_client import Answer, RawClient, Rig, batch_of, running_broker
+
+Scenario = Callable[[Rig, RawClient], Awaitable[None]]
+
+
+def play(scenario: Scenario, settings: dict[str, object] | None = None) -> None:
+    async def run() -> None:
+        async with running_broker(settings) as rig:
+            await scenario(rig, await rig.client())
+
+    asyncio.run(run())
+
+
+def batches(answer: Answer) -> list[tuple[int, int]]:
+    """(base offset, count) of all batches of a reply."""
+    body = b"".join(answer.body)
+    found, at = [], 0
+    for size in answer.header.sizes:
+        batch = parse(body[at : at + size])
+        found.append((batch.base_offset, batch.count))
+        at += size
+    assert at == len(body)
+    return found
+
+
+def test_several_queues_in_the_order_of_the_parts() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(
+            batch_of("t", 0, b"a"), batch_of("t", 1, b"b", b"b"), batch_of("u", 0, b"c")
+        )
+        answer = await client.fetch(
+            FetchPart("t", 1, 0), FetchPart("t", 2, 0), FetchPart("u", 0, 0), FetchPart("t", 0, 0)
+        )
+        results = answer.header.results
+        assert [(r.part, r.batches, r.next_offset) for r in results] == [
+            (0, 1, 2),
+            (2, 1, 1),
+            (3, 1, 1),
+        ]
+        assert batches(answer) == [(0, 2), (0, 1), (0, 1)]
+
+    play(scenario)
+
+
+def test_a_fetch_into_a_batch_gets_the_whole_batch() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, b"a", b"b", b"c"), batch_of("t", 0, b"d"))
+        answer = await client.fetch(FetchPart("t", 0, 1))
+        assert batches(answer) == [(0, 3), (3, 1)]
+        assert answer.header.results[0].next_offset == 4
+
+    play(scenario)
+
+
+def test_what_can_not_be_had_is_told_part_by_part() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, b"a"))
+        answer = await client.fetch(
+            FetchPart("x", 0, 0),
+            FetchPart("t", 9, 0),
+            FetchPart("t", 0, 0, incarnation=8),
+            FetchPart("t", 0, 0, token=Token(1, 1)),
+            FetchPart("t", 0, 2),
+            FetchPart("t", 0, 0),
+        )
+        assert [result.status for result in answer.header.results] == [
+            Status.TOPIC_NOT_FOUND,
+            Status.QUEUE_NOT_FOUND,
+            Status.TOPIC_GONE,
+            Status.FENCED,
+            Status.TRUNCATED,
+            Status.OK,
+        ]
+        beyond = answer.header.results[4]
+        assert (beyond.next_offset, beyond.epoch) == (1, 1)
+        assert "go on from 1" in beyond.detail
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (Fetch([]), Status.BAD_REQUEST),
+        (Fetch([FetchPart("t", 0, 0)] * 5000), Status.BAD_REQUEST),
+        (Fetch([FetchPart("t", 0, 0)], filter="a || b"), Status.REFUSED),
+    ],
+)
+def test_a_fetch_that_makes_no_sense_is_refused(header: Fetch, status: Status) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        assert (await client.ask(Operation.FETCH, header)).status == status
+
+    play(scenario)
+
+
+def test_bytes_are_bounded_but_one_batch_always_comes() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        big = b"x" * 10_000
+        await client.send(*[batch_of("t", queue, big) for queue in (0, 0, 0, 1)])
+        parts = FetchPart("t", 0, 0), FetchPart("t", 1, 0)
+        assert batches(await client.fetch(*parts, max_bytes=1)) == [(0, 1)]
+        assert batches(await client.fetch(*parts, max_bytes=25_000)) == [(0, 1), (1, 1)]
+        assert batches(await client.fetch(*parts, max_bytes=35_000)) == [(0, 1), (1, 1), (2, 1)]
+        assert len(batches(await client.fetch(*parts, max_bytes=1 << 40))) == 4
+
+    play(scenario)
+
+
+def test_many_small_batches_fit_into_the_frames_of_a_reply() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(*[batch_of("t", 0, b"x" * 1000) for _ in range(300)])
+        answer = await client.fetch(FetchPart("t", 0, 0))
+        assert len(batches(answer)) == 300
+
+    play(scenario)
+
+
+def test_nothing_there_is_answered_empty_at_once_unless_it_may_wait() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.ask(Operation.TOPIC_CREATE, TopicCreate("t"))
+        answer = await client.fetch(FetchPart("t", 0, 0))
+        assert (answer.status, answer.header.results, answer.body) == (Status.OK, [], [])
+
+    play(scenario)
+
+
+def test_what_retention_deleted_is_expired() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        for _ in range(30):
+            await client.send(batch_of("t", 0, b"x" * 5000))
+        await rig.broker.log.trim(rig.broker.log.appended)
+        answer = await client.fetch(FetchPart("t", 0, 0, epoch=1))
+        (result,) = answer.header.results
+        assert result.status == Status.EXPIRED
+        assert result.next_offset == result.min_offset > 0
+        assert "deleted by retention: go on from" in result.detail
+        again = await client.fetch(FetchPart("t", 0, result.next_offset, epoch=result.epoch))
+        assert again.header.results[0].next_offset == 30
+
+    play(scenario, {"log.segment_batches": 10})
+
+
+def test_a_consumer_ahead_of_a_cut_is_told_and_never_skips() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        log = rig.broker.log
+        await client.send(batch_of("t", 0, *[b"x"] * 90))
+        border = log.appended
+        await client.send(batch_of("t", 0, *[b"old"] * 10))
+        first = (await client.fetch(FetchPart("t", 0, 0))).header.results[0]
+        assert (first.next_offset, first.epoch) == (100, 1)
+        log.truncate(border)
+        (sent,) = await client.send(batch_of("t", 0, *[b"new"] * 20))
+        assert (sent.base_offset, sent.epoch) == (90, 2)
+        (cut,) = (await client.fetch(FetchPart("t", 0, 100, epoch=1))).header.results
+        assert (cut.status, cut.next_offset, cut.epoch) == (Status.TRUNCATED, 90, 2)
+        on = await client.fetch(FetchPart("t", 0, 90, epoch=cut.epoch))
+        assert batches(on) == [(90, 20)]
+        (future,) = (await client.fetch(FetchPart("t", 0, 110, epoch=9))).header.results
+        assert future.status == Status.TRUNCATED, "an epoch that never was"
+        commit = Commit("g", [CommitPart("t", 0, 100, epoch=1)])
+        (part,) = (await client.ask(Operation.COMMIT, commit)).header.parts
+        assert part.status == Status.TRUNCATED
+
+    play(scenario)
+
+
+def test_old_segments_are_read_from_disk_without_blocking_others() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        settings = {"log.segment_batches": 20}
+        async with running_broker(settings, environment=environment) as rig:
+            client = await rig.client()
+            for number in range(100):
+                await client.send(batch_of("t", number % 3, b"%d" % number))
+        async with running_broker(settings, environment=environment) as rig:
+            client = await rig.client()
+            seen = 0
+            for queue in range(3):
+                offset = 0
+                while True:
+                    answer = await client.fetch(FetchPart("t", queue, offset, epoch=1))
+                    if not answer.header.results:
+                        break
+                    (result,) = answer.header.results
+                    assert result.status == Status.OK
+                    assert batches(answer)[0][0] == offset
+                    seen += result.next_offset - offset
+                    offset = result.next_offset
+            assert seen == 100
+
+    asyncio.run(scenario())
+
+
+def flip(environment: VirtualEnvironment, position: int) -> None:
+    """Turn a bit of the log over, in the file that holds this position."""
+    files = environment.files
+    names = [name for name in files.list("/mq-data/log") if name.endswith(".seg")]
+    name = [name for name in names if int(name[:20]) <= position][-1]
+    file = files.open(f"/mq-data/log/{name}")
+    at = position - int(name[:20])
+    (byte,) = file.read(at, 1)
+    file.write(at, [bytes([byte ^ 1])])
+    file.close()
+
+
+def test_damage_is_told_with_its_place_and_all_else_goes_on() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        places = []
+        for _ in range(3):
+            places.append(rig.broker.log.appended)
+            await client.send(batch_of("t", 0, b"x" * 100))
+        flip(rig.environment, places[1] + 40)
+        answer = await client.fetch(FetchPart("t", 0, 0))
+        assert batches(answer) == [(0, 1)]
+        (result,) = (await client.fetch(FetchPart("t", 0, 1))).header.results
+        assert (result.status, result.next_offset) == (Status.DAMAGED, 2)
+        assert ".seg" in result.detail
+        assert batches(await client.fetch(FetchPart("t", 0, 2))) == [(2, 1)]
+        assert (await client.send(batch_of("t", 0, b"y")))[0].base_offset == 3
+
+    play(scenario)
+
+
+def test_a_broker_in_doubt_is_read_only_and_says_why() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        async with running_broker(environment=environment) as rig:
+            client = await rig.client()
+            place = rig.broker.log.appended
+            for _ in range(3):
+                await client.send(batch_of("t", 0, b"x" * 100))
+            place += 400
+        flip(environment, place)
+        for _ in range(2):
+            async with running_broker(environment=environment) as rig:
+                client = await rig.client()
+                assert "damaged" in rig.broker.log.in_doubt
+                assert "in doubt" in rig.broker.banner()[-1]
+                (sent,) = await client.send(batch_of("t", 0, b"y"))
+                assert sent.status == Status.IN_DOUBT
+                assert "mq log inspect" in sent.detail
+                create = await client.ask(Operation.TOPIC_CREATE, TopicCreate("new"))
+                assert create.status == Status.IN_DOUBT
+                commit = Commit("g", [CommitPart("t", 0, 0)])
+                (part,) = (await client.ask(Operation.COMMIT, commit)).header.parts
+                assert part.status == Status.IN_DOUBT
+                answer = await client.fetch(FetchPart("t", 0, 0))
+                assert batches(answer)[0] == (0, 1)
+                assert rig.broker.info().in_doubt
+
+    asyncio.run(scenario())
+
+
+def test_a_report_of_damage_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        report = ReportDamage("t", 3, 42, "CRC\n" + "x" * 1000)
+        assert (await client.ask(Operation.REPORT_DAMAGE, report)).status == Status.OK
+        assert rig.broker.info().metrics["damage_reports"] == 1
+
+    play(scenario)
+    (record,) = [r for r in caplog.records if "damaged bytes" in r.getMessage()]
+    assert "offset 42 of queue 3" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert len(record.getMessage()) < 400
