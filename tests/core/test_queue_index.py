@@ -323,6 +323,31 @@ def test_damage_is_a_gap_when_the_index_is_made_again() -> None:
     asyncio.run(run())
 
 
+def test_an_index_of_what_the_disk_refused_to_read_is_not_kept_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = IndexedLog()
+    log.roll()
+    first, hit = log.send((1, 0), 2), log.send((1, 0), 2)
+    log.roll()
+    log.start_again()
+    good = log.bytes.read
+
+    def read(position: int, size: int) -> bytes:
+        if position < hit.position + hit.length and position + size > hit.position:
+            raise OSError(5, "Input/output error")
+        return good(position, size)
+
+    monkeypatch.setattr(log.bytes, "read", read)
+    asyncio.run(log.index.load(0))
+    assert list(log.index.locate(1, 0, 0, log.bytes.end, 1000)) == [entry(first)]
+    assert log.bytes.sides == {}
+    monkeypatch.setattr(log.bytes, "read", good)
+    log.start_again()
+    asyncio.run(log.index.load(0))
+    assert list(log.index.locate(1, 0, 0, log.bytes.end, 1000)) == [entry(first), entry(hit)]
+
+
 def test_offsets_lost_at_a_segments_end_are_known_from_the_next_start() -> None:
     log = IndexedLog()
     log.roll()

@@ -271,6 +271,25 @@ def test_offsets_lost_behind_the_last_batch_are_damage(log: Readable) -> None:
     assert log.read(4).status == Status.OK
 
 
+def test_bytes_trimmed_while_they_are_read_are_expired_not_damaged(log: Readable) -> None:
+    log.send(5)
+    log.roll()
+    log.send(2)
+
+    async def run() -> ReadResult:
+        await log.index.write()
+        newest = max(log.bytes.segment_bytes)
+        reading = asyncio.create_task(log.reader.read(1, 0, 3, PLENTY, log.bytes.end))
+        # The read was planned, its thread has not come to the bytes yet.
+        await asyncio.sleep(0)
+        del log.bytes.segment_bytes[0][:]
+        await log.index.trim(newest)
+        return await reading
+
+    result = asyncio.run(run())
+    assert (result.status, result.next_offset) == (Status.EXPIRED, 5)
+
+
 def test_a_bad_sector_costs_only_its_batch(log: Readable, monkeypatch: pytest.MonkeyPatch) -> None:
     first, hit, third = log.send(2), log.send(2), log.send(2)
     good = LogBytes.read

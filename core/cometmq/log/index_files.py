@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from cometmq.batch import Batch, Kind
@@ -51,11 +52,16 @@ class IndexFiles:
 
     def rebuild(self, segments: list[Stretch]) -> SealedSegment:
         """The index of the last of some adjoining segments, from its batches."""
-        index, starts, whole = scan_index(self._storage, segments[-1], self._seed)
-        if not whole and len(segments) > 1:
+        found = scan_index(self._storage, segments[-1], self._seed)
+        starts = found.starts
+        if not found.whole and len(segments) > 1:
             # Only a segment that a crash ended early has no whole checkpoint to start from.
             starts = self.load(segments[:-1]).ends() | starts
-        return self.write(index, starts)
+        if found.unreadable:
+            # The disk may give these bytes another time.
+            data = b"".join(found.index.encode(starts, self._seed))
+            return SealedSegment(data, *segments[-1], self._seed)
+        return self.write(found.index, starts)
 
     def write(self, index: OpenSegment, starts: Mapping[Key, int]) -> SealedSegment:
         """Write the file of a sealed segment; the index as it would be read from it."""
@@ -73,17 +79,28 @@ class IndexFiles:
         return SealedSegment(data, index.base, index.end, self._seed)
 
 
-def scan_index(
-    storage: Storage, stretch: Stretch, seed: int
-) -> tuple[OpenSegment, dict[Key, int], bool]:
-    """What the bytes of a segment give: its index, next offsets out of its head checkpoint, and
-    whether that checkpoint is whole. Damaged batches are left out, as a gap."""
+@dataclass(frozen=True)
+class Scanned:
+    """What the bytes of a segment give."""
+
+    index: OpenSegment
+    starts: dict[Key, int]
+    """Next offsets out of its head checkpoint."""
+    whole: bool
+    """The head checkpoint has an end."""
+    unreadable: bool
+    """The disk refused to read some of it."""
+
+
+def scan_index(storage: Storage, stretch: Stretch, seed: int) -> Scanned:
+    """Go through a segment. Damaged batches are left out of its index, as a gap."""
     base, end = stretch
     index = OpenSegment(base)
     checkpoint = NextOffsets()
-    whole = False
+    whole = unreadable = False
     for position, found in scan_on(storage.read, base, end - base, seed, bodies=False):
         if isinstance(found, Problem):
+            unreadable |= found.kind == "unreadable"
             _logger.warning(
                 "the segment at position %d is damaged at position %d: %s",
                 base,
@@ -98,7 +115,7 @@ def scan_index(
             whole = True
     index.end = end
     index.sealed = True
-    return index, dict(checkpoint.items()), whole
+    return Scanned(index, dict(checkpoint.items()), whole, unreadable)
 
 
 def _add(index: OpenSegment, batch: Batch) -> None:

@@ -79,7 +79,8 @@ class IndexedSegments:
         self._newest_times: dict[int, int] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._looking = 0
-        self._cuts = 0
+        self.changes = 0
+        """Counts cuts and trims: what was decided before one may not hold after it."""
         self._writing = asyncio.Lock()
 
     # --- growing ------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ class IndexedSegments:
         """A segment begins at `base`: batches come by `add`. What was known from there on is
         forgotten (it is replayed)."""
         if self._bases and base <= self._bases[-1]:
-            self._cuts += 1
+            self.changes += 1
         self._drop(bisect_left(self._bases, base), len(self._bases))
         self._bases.append(base)
         self._open = self._memory[base] = OpenSegment(base)
@@ -131,7 +132,7 @@ class IndexedSegments:
 
     def cut(self, position: int) -> None:
         """The log was cut at `position`: what lies behind it is forgotten."""
-        self._cuts += 1
+        self.changes += 1
         self._drop(bisect_left(self._bases, position), len(self._bases))
         if not self._bases:
             return
@@ -153,6 +154,7 @@ class IndexedSegments:
             # Loaded first, so that min offsets are known at every moment.
             await self.load(self._bases[at])
         self._drop(0, bisect_left(self._bases, position, 0, len(self._bases) - 1))
+        self.changes += 1
         self._oldest = self._cache.get(self._bases[0])
 
     async def write(self) -> None:
@@ -224,7 +226,7 @@ class IndexedSegments:
     # --- within -------------------------------------------------------------------------------
 
     async def _write(self, segment: OpenSegment) -> None:
-        cuts = self._cuts
+        changes = self.changes
         starts: dict[Key, int] = {}
         queues = self._next_offsets.items()
         while part := list(islice(queues, _SLICE)):
@@ -234,8 +236,8 @@ class IndexedSegments:
                 if start:
                     starts[key] = start
             await self._environment.clock.sleep(0)
-            if cuts != self._cuts:
-                # Next offsets fell, or are being replayed: begin again.
+            if changes != self.changes:
+                # Next offsets may have fallen: begin again.
                 return
         end = segment.end
         sealed = await self._environment.threads.run(lambda: self._files.write(segment, starts))
@@ -253,6 +255,8 @@ class IndexedSegments:
         sealed = await self._environment.threads.run(lambda: self._files.load(stretches))
         if self._ends.get(base) == sealed.end and base not in self._memory:
             self._keep(sealed)
+        elif base not in self._bases:
+            self._storage.remove_side(base, SUFFIX)
 
     def _keep(self, sealed: SealedSegment) -> None:
         self._cache[sealed.base] = sealed

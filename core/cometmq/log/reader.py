@@ -97,11 +97,19 @@ class Reader:
     ) -> ReadResult:
         """The same, waiting for the disk in a thread."""
         key = incarnation, queue
-        plan = await self._index.when_loaded(
-            lambda: self._plan(key, offset, max_bytes, readable),
-        )
-        if isinstance(plan, ReadResult):
-            return plan
+        while True:
+            plan = await self._index.when_loaded(
+                lambda: self._plan(key, offset, max_bytes, readable)
+            )
+            if isinstance(plan, ReadResult):
+                return plan
+            changes = self._index.changes
+            result = await self._in_thread(plan)
+            # Bytes may have been cut or trimmed away while the thread was on its way to them.
+            if result.status != Status.DAMAGED or changes == self._index.changes:
+                return result
+
+    async def _in_thread(self, plan: _Plan) -> ReadResult:
         result = await self._environment.threads.run(
             lambda: self._collect(plan, self._storage.read)
         )
