@@ -52,9 +52,9 @@ def main() -> None:
     """
     as_json = "--json" in sys.argv
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        # Without its standalone mode click returns the code that a command exits with.
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
@@ -62,8 +62,8 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except Exception as error:
-        code = exit_code_of(error)
-        if code is None:
+        failed = exit_code_of(error)
+        if failed is None:
             raise
         print_error(error, as_json)
-        sys.exit(code)
+        sys.exit(failed)

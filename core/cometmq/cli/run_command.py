@@ -62,9 +62,10 @@ async def _serve(config: Config, as_json: bool) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
-    broker = Broker(config, RealEnvironment(), compose(config))
-    await broker.start()
+    environment = RealEnvironment()
+    broker = Broker(config, environment, compose(config))
     try:
+        await broker.start()
         if as_json:
             print_json({"addresses": broker.addresses, "lines": broker.banner()})
         else:
@@ -73,6 +74,7 @@ async def _serve(config: Config, as_json: bool) -> None:
         await _first(stop.wait(), broker.failed())
     finally:
         await broker.stop()
+        environment.threads.close()
 
 
 async def _first(*waits: object) -> None:

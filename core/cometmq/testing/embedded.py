@@ -96,6 +96,7 @@ class EmbeddedBroker:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._thread = self._broker = self._loop = None
+            self._environment.threads.close()
 
     def restart(self) -> None:
         """Stop cleanly and start again on the same data (in memory: on nothing)."""
