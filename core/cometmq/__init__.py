@@ -1,3 +1,50 @@
-"""CometMQ: a durable message broker that a team composes out of plugins."""
+"""CometMQ: a durable message broker that a team composes out of plugins.
+
+`Producer`, `PullConsumer` and `Admin` are what an application needs; `cometmq.aio` has the same
+names, awaitable. `errors` names what can go wrong by what to do about it.
+"""
 
 __version__ = "0.1.0"
+
+from cometmq.client import Admin, Producer, PullConsumer, Receipt, SendResult
+from cometmq.errors import (
+    BufferFull,
+    Closed,
+    CometError,
+    ConfigError,
+    Damaged,
+    Expired,
+    Fenced,
+    NotAvailable,
+    OutcomeUnknown,
+    Refused,
+    Retryable,
+    Truncated,
+    Unreadable,
+)
+from cometmq.message import Message, ReceivedMessage, UnreadableMessage
+
+__all__ = [
+    "Admin",
+    "BufferFull",
+    "Closed",
+    "CometError",
+    "ConfigError",
+    "Damaged",
+    "Expired",
+    "Fenced",
+    "Message",
+    "NotAvailable",
+    "OutcomeUnknown",
+    "Producer",
+    "PullConsumer",
+    "Receipt",
+    "ReceivedMessage",
+    "Refused",
+    "Retryable",
+    "SendResult",
+    "Truncated",
+    "Unreadable",
+    "UnreadableMessage",
+    "__version__",
+]

@@ -84,6 +84,11 @@ class Damaged(PositionError):
     """The bytes of these offsets are damaged on disk; only a seek goes past them."""
 
 
+class Unreadable(PositionError):
+    """A stored record that can't be decoded, and a consumer that was told to stop at it; only a
+    seek goes past it."""
+
+
 # --- data -------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,13 @@
+"""Producer, pull consumer and admin: a sync face here, an awaitable one in `cometmq.aio`.
+
+From below: `connection` (no socket, no clock) knows requests, hello and reconnects; `engine` adds
+a channel, timers and flows; `driver` and `aio_driver` wait; `producing`, `reading` and
+`administration` are what both faces share.
+"""
+
+from cometmq.client.admin import Admin
+from cometmq.client.batching import Receipt, SendResult
+from cometmq.client.consumer import PullConsumer
+from cometmq.client.producer import Producer
+
+__all__ = ["Admin", "Producer", "PullConsumer", "Receipt", "SendResult"]

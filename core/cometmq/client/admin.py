@@ -1,0 +1,105 @@
+"""The admin client, sync face."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from cometmq.client.administration import Administration
+from cometmq.client.driver import Driver
+from cometmq.client.engine import Engine
+from cometmq.client.offsets import Start
+from cometmq.client.transports import address_or_default
+from cometmq.environment import Environment
+from cometmq.interfaces import Connect
+from cometmq.protocol import BrokerInfoReply, OffsetsPart, TopicDescription, TopicInfo
+from cometmq.real_environment import RealEnvironment
+
+
+class Admin:
+    """Topics, offsets and health of a broker.
+
+    Every method waits up to `timeout` seconds and raises Refused, Retryable, Closed and, where it
+    changes something, OutcomeUnknown: the change may have been made, look before repeating it.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        timeout: float = 30.0,
+        client_id: str | None = None,
+        credentials: dict[str, str] | None = None,
+        environment: Environment | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        engine = Engine(
+            address_or_default(address),
+            environment or RealEnvironment(),
+            client_id=client_id,
+            credentials=credentials,
+            connect=connect,
+        )
+        self._flows = Administration(engine, timeout)
+        self._driver = Driver(engine, self.close)
+
+    def create_topic(
+        self, name: str, queues: int = 4, readable: bool = True, writable: bool = True
+    ) -> TopicDescription:
+        """Create a topic with so many queues."""
+        return self._driver.run(self._flows.create_topic(name, queues, readable, writable))
+
+    def alter_topic(
+        self,
+        name: str,
+        queues: int | None = None,
+        readable: bool | None = None,
+        writable: bool | None = None,
+    ) -> TopicDescription:
+        """Change what is given; the number of queues may only grow."""
+        return self._driver.run(self._flows.alter_topic(name, queues, readable, writable))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its messages and what groups committed of it."""
+        self._driver.run(self._flows.delete_topic(name))
+
+    def list_topics(self, prefix: str = "") -> list[TopicInfo]:
+        """All topics whose name begins with `prefix`."""
+        return self._driver.run(self._flows.list_topics(prefix))
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """A topic and the bounds of each of its queues."""
+        return self._driver.run(self._flows.describe_topic(name))
+
+    def broker_info(self) -> BrokerInfoReply:
+        """What the broker says of itself: positions, storage, plugins, health."""
+        return self._driver.run(self._flows.broker_info())
+
+    def offsets(self, topic: str) -> dict[int, OffsetsPart]:
+        """Min and max offset by queue, with the epoch valid for the max."""
+        return self._driver.run(self._flows.offsets(topic))
+
+    def committed(self, group: str, topic: str) -> dict[int, int | None]:
+        """What a group has committed by queue: the next offset to read, or None."""
+        return self._driver.run(self._flows.committed(group, topic))
+
+    def reset_offsets(
+        self, group: str, topic: str, to: Start, queue: int | None = None
+    ) -> dict[int, int]:
+        """Commit for a group, in one queue or in all: "earliest", "latest", an offset, or a
+        datetime (the first message stored since then). Returns the offsets by queue."""
+        return self._driver.run(self._flows.reset_offsets(group, topic, to, queue))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._driver.close()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,160 @@
+"""Which queues a consumer reads, and where it begins in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cometmq.client.cursor import Cursor
+from cometmq.client.engine import Engine
+from cometmq.client.fetcher import Fetcher
+from cometmq.client.flows import Task, report_failure
+from cometmq.client.offsets import Start, ask_offsets, check_start, committed_offsets, offsets_at
+from cometmq.client.routing import Routes
+from cometmq.client.validation import check_name
+from cometmq.errors import CometError, Refused
+from cometmq.protocol import QueueRef
+
+TopicQueue = tuple[str, int]
+
+
+class Assignment:
+    """The cursors of a consumer: made and placed when first needed, more when a topic grows."""
+
+    def __init__(
+        self, engine: Engine, fetcher: Fetcher, group: str, start: Start, timeout_s: float
+    ) -> None:
+        check_start(start)
+        self.cursors: dict[TopicQueue, Cursor] = {}
+        self._engine = engine
+        self._fetcher = fetcher
+        self._group = group
+        self._start = start
+        self._timeout_s = timeout_s
+        self._routes = Routes(engine, create=False)
+        self._topics: list[str] = []
+        """Read as a whole, queues that they get later included."""
+        self._queues: list[TopicQueue] = []
+        """Read by number instead."""
+        self._task: Task[None] | None = None
+
+    def assign_topics(self, topics: Iterable[str]) -> None:
+        """Read all queues of these topics, from now on instead of what was read before."""
+        self._assign([*topics], [])
+
+    def assign_queues(self, queues: Iterable[TopicQueue]) -> None:
+        """Read exactly these queues, from now on instead of what was read before."""
+        self._assign([], [*queues])
+
+    async def ready(self) -> None:
+        """Until it is known where each queue is read from. Raises Refused, Retryable."""
+        if not self._topics and not self._queues:
+            raise Refused("nothing to read: give topic=..., or call assign(...) first")
+        self._look_for_new_queues()
+        if self._task is None and not self.cursors:
+            self._task = self._engine.spawn(self._place_all())
+        task = self._task
+        if task is None:
+            return
+        try:
+            await task
+        finally:
+            if self._task is task:
+                self._task = None
+
+    def some(self, queue: int | None, topic: str | None) -> list[Cursor]:
+        """The cursors of a queue, a topic, both, or all. Raises Refused when there are none."""
+        found = [
+            cursor
+            for cursor in self.cursors.values()
+            if queue in (None, cursor.queue) and topic in (None, cursor.topic)
+        ]
+        if not found:
+            raise Refused(f"queue {queue} of {topic or 'the topic'} is not read by this consumer")
+        return found
+
+    def one(self, queue: int | None, topic: str | None) -> Cursor:
+        """The cursor meant; without a queue the only one, or the only one that stands still."""
+        found = self.some(queue, topic)
+        if len(found) > 1:
+            found = [cursor for cursor in found if cursor.raised] or found
+        if len(found) > 1:
+            raise Refused(f"{len(found)} queues could be meant; name queue (and topic)")
+        return found[0]
+
+    def _assign(self, topics: list[str], queues: list[TopicQueue]) -> None:
+        for topic in {*topics, *(topic for topic, _ in queues)}:
+            check_name("topic", topic)
+        self._topics, self._queues = topics, queues
+        self._task = None
+        self._use({})
+
+    def _use(self, cursors: dict[TopicQueue, Cursor]) -> None:
+        self.cursors = cursors
+        self._fetcher.cursors = list(cursors.values())
+
+    async def _place_all(self) -> None:
+        """Make a cursor for each queue and place it."""
+        deadline_s = self._engine.now_s() + self._timeout_s
+        topics, queues = self._topics, self._queues
+        cursors = {}
+        for topic in topics or sorted({topic for topic, _ in queues}):
+            route = await self._routes.resolve(topic, deadline_s)
+            numbers = [queue for name, queue in queues if name == topic] or range(route.queues)
+            for queue in numbers:
+                if not 0 <= queue < route.queues:
+                    text = f"{topic} has queues 0 to {route.queues - 1}, not {queue}"
+                    raise Refused(text, "QUEUE_NOT_FOUND")
+                cursors[topic, queue] = Cursor(topic, queue, route.incarnation)
+        await self._place(list(cursors.values()), deadline_s)
+        if (topics, queues) == (self._topics, self._queues):  # not assigned anew meanwhile
+            self._use(cursors)
+            self._fetcher.hurry()
+
+    async def _place(self, cursors: list[Cursor], deadline_s: float) -> None:
+        """At what the group has committed, else where `start` says."""
+        left = cursors
+        if self._group:
+            refs = [ref(cursor) for cursor in cursors]
+            found = await committed_offsets(self._engine, self._group, refs, deadline_s)
+            left = []
+            for cursor, part in zip(cursors, found, strict=True):
+                if part is None:
+                    left.append(cursor)
+                else:
+                    cursor.move(part.offset, part.epoch)
+        if left:
+            refs = [ref(cursor) for cursor in left]
+            places = await offsets_at(self._engine, refs, self._start, deadline_s)
+            for cursor, (offset, epoch) in zip(left, places, strict=True):
+                cursor.move(offset, epoch)
+
+    def _look_for_new_queues(self) -> None:
+        """A topic that grew is read as a whole all the same; a new queue from its beginning."""
+        for topic in self._topics:
+            self._routes.refresh(topic)
+            route = self._routes.known(topic)
+            if route is None or not self.cursors:
+                continue
+            for queue in range(route.queues):
+                if (topic, queue) not in self.cursors:
+                    cursor = Cursor(topic, queue, route.incarnation)
+                    self.cursors[topic, queue] = cursor
+                    task = self._engine.spawn(self._begin(cursor))
+                    report_failure(task, f"queue {queue} of {topic} can't be read yet")
+
+    async def _begin(self, cursor: Cursor) -> None:
+        deadline_s = self._engine.now_s() + self._timeout_s
+        try:
+            (part,) = await ask_offsets(self._engine, [ref(cursor)], deadline_s)
+        except CometError:
+            self.cursors.pop((cursor.topic, cursor.queue), None)  # the next poll tries again
+            raise
+        if cursor.place is None:
+            cursor.move(part.min_offset, part.epoch)
+        self._use(self.cursors)
+        self._fetcher.hurry()
+
+
+def ref(cursor: Cursor) -> QueueRef:
+    """How a request names the cursor's queue."""
+    return QueueRef(cursor.topic, cursor.queue, cursor.incarnation)

@@ -1,0 +1,237 @@
+"""Batches on their way, and what a caller holds of them: receipts and results.
+
+A batch is *open* while messages are appended to it without a lock, *closed* when its records are
+fixed, and *done* when it is known what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from cometmq.batch import RecordTuple
+from cometmq.client.engine import Timer
+from cometmq.client.flows import Waitable, log
+from cometmq.client.routing import Route
+from cometmq.errors import CometError, OutcomeUnknown
+from cometmq.interfaces import Level
+
+
+class Stored(msgspec.Struct, frozen=True, gc=False):
+    """Where a batch was stored: shared by the results of its messages."""
+
+    topic: str
+    queue: int
+    level: str
+    """The ack level that was reached: memory, disk or quorum."""
+    base_offset: int
+    store_time: int
+    """When the broker appended it, in ms since 1970."""
+    epoch: int
+    incarnation: int
+    log_id: str
+
+
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """One stored message."""
+
+    offset: int
+    """Its place in its queue."""
+    stored: Stored
+
+    @property
+    def topic(self) -> str:
+        """The topic it was sent to."""
+        return self.stored.topic
+
+    @property
+    def queue(self) -> int:
+        """The queue that it was stored in."""
+        return self.stored.queue
+
+    @property
+    def level(self) -> str:
+        """The ack level that was reached: memory, disk or quorum."""
+        return self.stored.level
+
+    @property
+    def store_time(self) -> int:
+        """When the broker appended it, in ms since 1970."""
+        return self.stored.store_time
+
+    @property
+    def message_id(self) -> str:
+        """The name of this one message: log id, topic incarnation, queue and offset."""
+        stored = self.stored
+        return f"{stored.log_id}-{stored.incarnation}-{stored.queue}-{self.offset}"
+
+
+class Owner(Protocol):
+    """The producer that a batch belongs to, as its receipts see it."""
+
+    def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
+        """Block the caller until it is done or the time is over; raises where nobody may."""
+
+    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+        """Have `callback` called, without any lock held, once it is done."""
+
+
+class Batch(Waitable[Stored]):
+    """The messages of one topic, queue and level that travel together."""
+
+    __slots__ = (
+        "buffer",
+        "closed",
+        "deadline_s",
+        "level",
+        "limit_bytes",
+        "linger",
+        "last_error",
+        "maybe_stored",
+        "owner",
+        "places",
+        "queue",
+        "records",
+        "reserved_bytes",
+        "sealed",
+        "seen",
+        "size_bytes",
+        "topic",
+        "tries",
+    )
+
+    def __init__(
+        self,
+        topic: TopicState,
+        queue: int,
+        level: Level | None,
+        limit_bytes: int,
+        deadline_s: float,
+        owner: Owner,
+    ) -> None:
+        super().__init__()
+        self.topic = topic
+        self.queue = queue
+        self.level = level
+        self.limit_bytes = limit_bytes
+        """Estimated bytes at which it closes."""
+        self.deadline_s = deadline_s
+        """When its sending is given up."""
+        self.owner = owner
+        self.records: list[RecordTuple] = []
+        """What was appended; after closing it may hold some that are not in the batch."""
+        self.sealed: Sequence[RecordTuple] = ()
+        """What is in the batch, once it is closed."""
+        self.size_bytes = 0
+        self.reserved_bytes = 0
+        """What it takes of the producer's buffer."""
+        self.closed = False
+        self.buffer: bytearray | None = None
+        self.maybe_stored = False
+        """An earlier try may have got through."""
+        self.tries = 0
+        self.last_error: CometError | None = None
+        """Why the last try failed."""
+        self.linger: Timer | None = None
+        self.seen = False
+        """Whether anybody asked for the outcome."""
+        self.places: dict[int, int] | None = None
+
+    def result(self) -> Stored:
+        """Where it was stored. Raises the error that it ended with."""
+        self.seen = True
+        return super().result()
+
+    def __del__(self) -> None:
+        if self._error is not None and not self.seen:
+            log.warning(
+                "%d messages for %s, queue %d, were not acknowledged and nobody asked: %s",
+                len(self.sealed),
+                self.topic.route.topic,
+                self.queue,
+                self._error,
+            )
+
+    def holds(self, record: RecordTuple) -> bool:
+        """Whether this very record got in before the batch closed."""
+        return any(held is record for held in reversed(self.sealed))
+
+    def offset_of(self, record: RecordTuple) -> int:
+        """The offset of this very record in its queue, once it is stored."""
+        if self.places is None:
+            self.places = {id(held): place for place, held in enumerate(self.sealed)}
+        return self.result().base_offset + self.places[id(record)]
+
+
+class TopicState:
+    """What a producer knows and has open of one topic."""
+
+    __slots__ = ("in_flight", "next_queue", "open", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.next_queue = 0
+        """Where messages without a sharding key go now; moves on when that batch closes."""
+        self.in_flight = 0
+        """Closed batches that are not done."""
+        self.open: dict[int, Batch] = {}
+        """By queue. One level at a time, so that messages of several levels keep their order."""
+
+
+class Receipt(msgspec.Struct, gc=False, eq=False):
+    """A message that is on its way: ask it for the result, or await it.
+
+    It keeps the message's body in memory as long as it is held.
+    """
+
+    batch: Batch
+    record: RecordTuple
+
+    def done(self) -> bool:
+        """Whether it is known what became of the message."""
+        return self.batch.done
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """Wait up to `timeout` seconds (None: until the producer's `send_timeout` ends it).
+
+        Raises Refused, Retryable (nothing is stored), OutcomeUnknown (stored or not; also when
+        `timeout` is over while the message is still on its way), Closed.
+        """
+        batch = self.batch
+        if not batch.done:
+            batch.owner.wait(batch, timeout)
+            if not batch.done:
+                raise OutcomeUnknown(
+                    f"no answer yet after {timeout} s; the message is still being sent"
+                )
+        return SendResult(batch.offset_of(self.record), batch.result())
+
+    def exception(self) -> BaseException | None:
+        """Why the message was not stored, if that is known; never waits."""
+        self.batch.seen = True
+        return self.batch.error
+
+    def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
+        """Call `callback(receipt)` once it is done: in the thread that learns it, or at once."""
+        self.batch.owner.when_done(self.batch, partial(callback, self))
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        if not self.batch.done:
+            loop = asyncio.get_running_loop()
+            ended: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not ended.done():
+                    ended.set_result(None)
+
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+            yield from ended
+        return self.result(0)
+
+
+Outcome = SendResult | CometError
+"""What `send_many` gives for each message."""

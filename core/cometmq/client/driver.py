@@ -1,0 +1,301 @@
+"""The sync face's way to wait: the caller's own thread drives the socket.
+
+One lock guards the engine. Who holds it and finds nobody in the channel may use the channel; it
+is let go only while waiting *in* the channel (`_driving`), when others may change the engine but
+must wake the driver to have it sent. Handing a batch from thread to thread costs two wake-ups
+under one interpreter, so callers send and wait for themselves.
+
+A daemon thread takes what is left: answers while the caller does something else, partial batches
+whose time has come, heartbeats. It looks away while a caller drives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from cometmq.client.engine import Engine
+from cometmq.client.flows import Flow, Waitable, log
+from cometmq.errors import Closed
+from cometmq.interfaces import Channel
+
+T = TypeVar("T")
+
+LOOK_AWAY_S = 0.001
+LOOK_AWAY_MAX_S = 0.005
+SLICE_S = 1.0
+"""No wait is longer in one piece; what is interrupted or missed is noticed by then."""
+
+FORKED = (
+    "this client was made before a fork and its connection belongs to the parent process; "
+    "make a new one in the child"
+)
+
+
+class Driver:
+    """Runs flows of one engine for the threads of one process."""
+
+    def __init__(self, engine: Engine, at_exit: Callable[[], None]) -> None:
+        self.engine = engine
+        self.lock = threading.Lock()
+        self._cond = threading.Condition(self.lock)
+        self._pid = os.getpid()
+        self._waiting = 0
+        self._driving = False
+        self._drove_at_s = 0.0
+        self._asleep_until_s = 0.0
+        self._read_fd, self._write_fd = _wake_descriptors()
+        self._loop_thread: object | None = None
+        self._watched: Channel | None = None
+        self._at_exit = at_exit
+        self.on_forked: Callable[[], None] = lambda: None
+        """Called in a forked child, for a fast path that asks nobody."""
+        atexit.register(at_exit)
+        _drivers.add(self)
+
+    # --- for faces ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises Closed when this client can't work: closed, or of another process."""
+        if self._pid != os.getpid():
+            raise Closed(FORKED)
+        self.engine.check()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end in this thread; flows end by their own deadlines."""
+        try:
+            self.check()
+        except Closed:
+            flow.close()
+            raise
+        with self._cond:
+            task = self.engine.spawn(flow)
+            if self._driving:
+                self._wake()
+            try:
+                self._wait(task, None)
+            except BaseException:
+                task.cancel("the wait was interrupted")
+                raise
+            self._leave()
+        self._run_deferred()
+        return task.result()
+
+    def do(self, change: Callable[[], T]) -> T:
+        """Change the engine under its lock and send what that gives, without waiting."""
+        self.check()
+        with self._cond:
+            result = change()
+            if self._driving:
+                self._wake()
+            else:
+                self.engine.pump()
+                self._drove_at_s = self.engine.now_s()
+                self._leave()
+        self._run_deferred()
+        return result
+
+    def wait(self, waitable: Waitable[T], timeout_s: float | None) -> bool:
+        """Drive until it is done or the time is over; returns whether it is done."""
+        if waitable.done:
+            return True
+        self.check()
+        with self._cond:
+            deadline_s = None if timeout_s is None else self.engine.now_s() + timeout_s
+            self._wait(waitable, deadline_s)
+            self._leave()
+        self._run_deferred()
+        return waitable.done
+
+    def close(self) -> None:
+        """Fail what waits, end the loop thread, close the channel."""
+        if self._pid != os.getpid():
+            return
+        atexit.unregister(self._at_exit)
+        with self._cond:
+            if self.engine.closed is not None:
+                return
+            while self._driving:
+                self._wake()
+                self._wait_turn(SLICE_S)
+            self.engine.close(Closed("this client is closed; make a new one"))
+            self._cond.notify_all()
+            if self._loop_thread is None:
+                self._close_descriptors()
+            else:
+                self._wake()
+        self._run_deferred()
+
+    def when_done(self, waitable: Waitable[T], callback: Callable[[], object]) -> None:
+        """Have `callback` called without the lock, by the thread that sees it end, or here."""
+        with self.lock:
+            waitable.add_waiter(lambda: self.engine.deferred.append(callback))
+        self._run_deferred()
+
+    def is_over(self) -> bool:
+        """Whether it was closed, or belongs to another process."""
+        return self.engine.closed is not None or self._pid != os.getpid()
+
+    def forked(self) -> None:
+        """We are the copy in a child process: never touch the parent's socket or its locks."""
+        self.on_forked()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _wait(self, waitable: Waitable[T], deadline_s: float | None) -> None:
+        """With the lock: drive, or let another thread drive, until done or over."""
+        engine = self.engine
+        while True:
+            if not self._driving:
+                engine.pump()
+            if waitable.done:
+                return
+            now_s = engine.now_s()
+            left_s = SLICE_S if deadline_s is None else min(SLICE_S, deadline_s - now_s)
+            if left_s <= 0:
+                return
+            if engine.closed is not None:
+                return
+            if self._driving:
+                self._wait_turn(left_s)
+            else:
+                self._drive(min(left_s, engine.next_s() - now_s))
+
+    def _wait_turn(self, timeout_s: float) -> None:
+        """With the lock: until who drives got something or left."""
+        self._waiting += 1
+        try:
+            self._cond.wait(timeout_s)
+        finally:
+            self._waiting -= 1
+
+    def _drive(self, timeout_s: float) -> None:
+        """Wait in the channel, without the lock, for something to come."""
+        channel = self.engine.channel
+        self._driving = True
+        self.lock.release()
+        try:
+            if timeout_s <= 0:
+                pass
+            elif channel is None:
+                select.select([self._read_fd], [], [], timeout_s)
+            else:
+                channel.wait(timeout_s, self._read_fd)
+        finally:
+            self.lock.acquire()
+            self._driving = False
+            self._drove_at_s = self.engine.now_s()
+            self._drain_wakes()
+            if self._waiting:
+                self._cond.notify_all()
+
+    def _leave(self) -> None:
+        """With the lock: see that the loop thread looks in time after what is left."""
+        if self._loop_thread is None:
+            if self.engine.closed is None:
+                self._loop_thread = self.engine.environment.threads.start("mq-client", self._loop)
+            return
+        if self._waiting:
+            self._cond.notify_all()  # one of them drives now
+        late_s = self._asleep_until_s - self._drove_at_s
+        if self.engine.next_s() < self._asleep_until_s or (
+            late_s > LOOK_AWAY_MAX_S and self._watched is not self.engine.channel
+        ):
+            self._asleep_until_s = 0.0
+            self._wake()
+
+    def _run_deferred(self) -> None:
+        """Without the lock: run users' callbacks."""
+        deferred = self.engine.deferred
+        while deferred:
+            try:
+                callback = deferred.popleft()
+            except IndexError:  # another thread took it
+                break
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback raised")
+
+    # --- the loop thread ----------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        away_s = LOOK_AWAY_S
+        while True:
+            with self._cond:
+                if self.engine.closed is not None:
+                    break
+                now_s = self.engine.now_s()
+                if self._driving or now_s - self._drove_at_s < LOOK_AWAY_S:
+                    self._watched = None
+                    timeout_s = away_s
+                    away_s = min(2 * away_s, LOOK_AWAY_MAX_S)
+                else:
+                    self._drain_wakes()
+                    self.engine.pump()
+                    if self._waiting:
+                        self._cond.notify_all()
+                    self._watched = self.engine.channel
+                    timeout_s = max(0.0, min(SLICE_S, self.engine.next_s() - now_s))
+                    away_s = LOOK_AWAY_S
+                self._asleep_until_s = now_s + timeout_s
+                descriptors = [self._read_fd]
+                if self._watched is not None:
+                    descriptors.append(self._watched.fileno())
+            self._run_deferred()
+            _poll(descriptors, timeout_s)
+        self._run_deferred()
+        self._close_descriptors()
+
+    # --- waking -------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._write_fd, b"\x01\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            pass  # it is full of wake-ups already
+
+    def _drain_wakes(self) -> None:
+        try:
+            os.read(self._read_fd, 64)
+        except BlockingIOError:
+            pass  # nobody woke us
+
+    def _close_descriptors(self) -> None:
+        for descriptor in {self._read_fd, self._write_fd}:
+            os.close(descriptor)
+
+
+def _poll(descriptors: list[int], timeout_s: float) -> None:
+    """Wait for one of them to be readable. One closed meanwhile returns at once, harmlessly."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(timeout_s * 1000)
+
+
+def _wake_descriptors() -> tuple[int, int]:
+    """What to read from and what to write to; a pipe where there is no eventfd."""
+    if hasattr(os, "eventfd"):
+        descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return descriptor, descriptor
+    read_fd, write_fd = os.pipe()
+    for descriptor in (read_fd, write_fd):
+        os.set_blocking(descriptor, False)
+    return read_fd, write_fd
+
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for driver in list(_drivers):
+        driver.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

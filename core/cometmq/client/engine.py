@@ -1,0 +1,239 @@
+"""The client without its way to wait: connection, channel, timers and flows, one step at a time.
+
+A driver (`driver.py` for threads, `aio_driver.py` for a loop) calls `pump` whenever something may
+have come or is due, and waits in between. Everything here happens in whichever thread holds the
+driver's lock, and nothing here blocks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, TypeVar
+
+import msgspec
+
+from cometmq.client.backoff import Backoff
+from cometmq.client.calls import Call
+from cometmq.client.connection import NEVER, Connection, State
+from cometmq.client.flows import Flow, Task, Waitable
+from cometmq.client.transports import find_connect
+from cometmq.environment import Buffer, Environment
+from cometmq.errors import Closed, ConfigError, Retryable
+from cometmq.interfaces import Channel, Connect
+from cometmq.protocol import Operation
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+
+BLOCKED_RETRY_S = 0.002
+"""A transport says when something came, not when it could take more: so ask again."""
+
+
+class Timer:
+    """A callback that waits for its time; `cancel` forgets it."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """No effect once the callback was called."""
+        self.callback = None
+
+
+class Engine:
+    """Connection, channel, timers and flows of one client."""
+
+    def __init__(
+        self,
+        address: str,
+        environment: Environment,
+        *,
+        client_id: str | None = None,
+        credentials: dict[str, str] | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self.environment = environment
+        self.clock = environment.clock
+        self.address = address
+        self._connect = connect or find_connect(address)
+        self.connection = Connection(
+            address,
+            client_id or f"client-{environment.random.bytes(8).hex()}",
+            environment.random,
+            credentials or {},
+        )
+        self.channel: Channel | None = None
+        self.closed: Closed | None = None
+        """Why nothing works any more, once it is closed."""
+        self.deferred: deque[Callable[[], object]] = deque()
+        """Callbacks of users, for the driver to run without its lock."""
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._timer_ids = count()
+        self._blocked = False
+
+    # --- for flows ----------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Seconds on the monotonic clock."""
+        return self.clock.monotonic_s()
+
+    def spawn(self, flow: Flow[T]) -> Task[T]:
+        """Run a flow until it has to wait; the rest follows from `pump`."""
+        return Task(flow)
+
+    def at(self, when_s: float, callback: Callable[[], None]) -> Timer:
+        """Have `callback` called by the first `pump` at or after `when_s`."""
+        timer = Timer(callback)
+        heappush(self._timers, (when_s, next(self._timer_ids), timer))
+        return timer
+
+    def sleep(self, seconds: float) -> Waitable[None]:
+        """Something that ends after a while."""
+        pause: Waitable[None] = Waitable()
+        self.at(self.now_s() + seconds, lambda: pause.resolve(None))
+        return pause
+
+    async def until(self, waitable: Waitable[Any], deadline_s: float | None) -> bool:
+        """Wait until it is done or the time is over; returns whether it is done."""
+        either: Waitable[None] = Waitable()
+        waitable.add_waiter(lambda: either.resolve(None))
+        timer = None
+        if deadline_s is not None:
+            timer = self.at(deadline_s, lambda: either.resolve(None))
+        try:
+            await either
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return waitable.done
+
+    def call(
+        self,
+        operation: Operation,
+        header: msgspec.Struct,
+        reply_type: type[S],
+        deadline_s: float,
+        body: Sequence[Buffer] = (),
+    ) -> Call[S]:
+        """One request, tried until answered or `deadline_s`. Raises Closed."""
+        self.check()
+        return self.connection.request(operation, header, reply_type, deadline_s, body)
+
+    async def ask(
+        self, operation: Operation, header: msgspec.Struct, reply_type: type[S], deadline_s: float
+    ) -> S:
+        """The reply to a request; a broker that says "later" is asked again until `deadline_s`.
+
+        Raises Refused, Retryable and OutcomeUnknown.
+        """
+        backoff = Backoff(self.environment.random)
+        while True:
+            try:
+                return await self.call(operation, header, reply_type, deadline_s)
+            except Retryable as error:
+                pause_s = max(error.after_ms / 1000, backoff.next_s())
+                if self.now_s() + pause_s >= deadline_s:
+                    raise
+            await self.sleep(pause_s)
+
+    def check(self) -> None:
+        """Raises Closed once the client is closed."""
+        if self.closed is not None:
+            raise Closed(str(self.closed))
+
+    # --- for drivers --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Do all that can be done now: due timers, send, receive. Never blocks."""
+        if self.closed is not None:
+            return
+        while self._step():
+            pass
+
+    def next_s(self) -> float:
+        """When `pump` has to be called though nothing came."""
+        while self._timers and self._timers[0][2].callback is None:
+            heappop(self._timers)
+        next_s = min(self._timers[0][0] if self._timers else NEVER, self.connection.next_s())
+        return min(next_s, self.now_s() + BLOCKED_RETRY_S) if self._blocked else next_s
+
+    def close(self, error: Closed) -> None:
+        """End the session and fail what is still waiting."""
+        if self.closed is not None:
+            return
+        goodbye = self.connection.goodbye()
+        if goodbye and self.channel is not None:
+            self.channel.send(goodbye)
+        self.closed = error
+        self.connection.close(error)
+        self._timers.clear()
+        self._drop_channel()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        """One round; returns whether anything happened, so that another one may be needed."""
+        now_s = self.now_s()
+        connection = self.connection
+        went = False
+        if self.channel is not None:
+            went = self._receive(self.channel, now_s)
+        connection.tick(now_s)
+        if connection.state is State.DOWN:
+            self._drop_channel()
+            if connection.wants_channel(now_s):
+                self._open(now_s)
+        if self.channel is not None:
+            self._blocked = False
+            went |= connection.flush(self._send)
+        return self._run_timers(now_s) or went
+
+    def _send(self, frames: Sequence[Buffer]) -> bool:
+        assert self.channel is not None
+        self._blocked = not self.channel.send(frames)
+        return not self._blocked
+
+    def _receive(self, channel: Channel, now_s: float) -> bool:
+        went = False
+        for event, detail in channel.events():
+            went = True
+            # What arrived before the connection broke still counts.
+            self._take(channel, now_s)
+            self.connection.happened(now_s, event, detail)
+        return self._take(channel, now_s) or went
+
+    def _take(self, channel: Channel, now_s: float) -> bool:
+        if self.connection.state not in (State.GREETING, State.READY):
+            return False
+        messages = channel.receive()
+        for frames in messages:
+            self.connection.received(now_s, frames)
+        return bool(messages)
+
+    def _run_timers(self, now_s: float) -> bool:
+        went = False
+        while self._timers and self._timers[0][0] <= now_s:
+            _, _, timer = heappop(self._timers)
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                went = True
+                callback()
+        return went
+
+    def _open(self, now_s: float) -> None:
+        try:
+            self.channel = self._connect(self.address, self.connection.limits)
+        except ConfigError as error:  # the address can't be used: waiting would not help
+            self.connection.fail_all(error)
+        else:
+            self.connection.opened(now_s)
+
+    def _drop_channel(self) -> None:
+        if self.channel is not None:
+            self.channel.close()
+            self.channel = None

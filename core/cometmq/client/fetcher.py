@@ -1,0 +1,173 @@
+"""Reading ahead: one fetch for all queues that want more, asked for before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from cometmq.client.backoff import Backoff
+from cometmq.client.calls import Call
+from cometmq.client.cursor import Cursor, Place
+from cometmq.client.engine import Engine
+from cometmq.client.outcomes import part_failure
+from cometmq.errors import CometError, PositionError, ProtocolError, Retryable
+from cometmq.protocol import (
+    Fetch,
+    FetchPart,
+    FetchReply,
+    FetchResultPart,
+    Operation,
+    Status,
+    split,
+)
+
+ANSWER_TIMEOUT_S = 15.0
+"""How much longer than it may be parked a fetch may take."""
+IDLE_FIRST_S = 0.005
+IDLE_MAX_S = 0.2
+
+
+class FetchOptions(msgspec.Struct, frozen=True):
+    """Settings of a consumer's reading; see `PullConsumer`."""
+
+    group: str = ""
+    fetch_bytes: int = 1 << 20
+    read_ahead_bytes: int = 4 << 20
+    wait_ms: int = 15_000
+
+
+class Fetcher:
+    """Keeps the cursors supplied. `on_news` is called when something arrived for a poll."""
+
+    def __init__(self, engine: Engine, options: FetchOptions, on_news: Callable[[], None]) -> None:
+        self.cursors: list[Cursor] = []
+        self.error: CometError | None = None
+        """What a whole fetch ended with, for the next poll to raise."""
+        self._engine = engine
+        self._options = options
+        self._on_news = on_news
+        self._backoff = Backoff(engine.environment.random)
+        self._idle_s = IDLE_FIRST_S
+        self._paused = False
+
+    def pump(self) -> None:
+        """Ask for more, for every queue that wants it, if there is room for it."""
+        if self._paused or self._engine.closed is not None:
+            return
+        buffered = sum(cursor.buffered_bytes for cursor in self.cursors)
+        if buffered >= self._options.read_ahead_bytes:
+            return
+        hungry = [cursor for cursor in self.cursors if cursor.hungry]
+        if hungry:
+            self._fetch(hungry)
+
+    def hurry(self) -> None:
+        """A place changed: ask now, not after the pause."""
+        self._paused = False
+        self.pump()
+
+    def _fetch(self, cursors: list[Cursor]) -> None:
+        options = self._options
+        parts = [
+            FetchPart(
+                cursor.topic,
+                cursor.queue,
+                cursor.fetch.offset,
+                cursor.fetch.epoch,
+                cursor.incarnation,
+            )
+            for cursor in cursors
+        ]
+        now_s = self._engine.now_s()
+        deadline_s = now_s + options.wait_ms / 1000 + ANSWER_TIMEOUT_S
+        header = Fetch(parts, options.fetch_bytes, options.wait_ms, options.group)
+        call = self._engine.call(Operation.FETCH, header, FetchReply, deadline_s)
+        for cursor in cursors:
+            cursor.call = call
+        call.add_waiter(partial(self._answered, call, cursors, now_s))
+
+    def _answered(self, call: Call[FetchReply], cursors: list[Cursor], asked_at_s: float) -> None:
+        # A seek, or an assignment, has meanwhile made some of them strangers to this answer.
+        live = {cursor for cursor in cursors if cursor.call is call}
+        for cursor in live:
+            cursor.call = None
+        error = call.error
+        if error is None:
+            try:
+                news = self._take(call.result(), call.body, cursors, live)
+            except ProtocolError as problem:
+                self._failed(problem)
+            else:
+                self._backoff.reset()
+                self._after(news, asked_at_s)
+        elif isinstance(error, Retryable):
+            self._pause(max(error.after_ms / 1000, self._backoff.next_s()))
+        elif isinstance(error, CometError):
+            self._failed(error)
+
+    def _take(
+        self,
+        reply: FetchReply,
+        body: Sequence[memoryview],
+        cursors: list[Cursor],
+        live: set[Cursor],
+    ) -> bool:
+        """Give each cursor its part; returns whether anything came that a poll must know of."""
+        pieces = split(body, reply.sizes)
+        if sum(part.batches for part in reply.results) != len(pieces) or any(
+            part.part >= len(cursors) for part in reply.results
+        ):
+            raise ProtocolError("the parts of a fetch's answer do not fit its request")
+        news = False
+        at = 0
+        for part in reply.results:
+            batches = pieces[at : at + part.batches]
+            at += part.batches
+            cursor = cursors[part.part]
+            if cursor in live:
+                news |= self._part(cursor, part, batches)
+        return news
+
+    def _part(self, cursor: Cursor, part: FetchResultPart, batches: Sequence[memoryview]) -> bool:
+        if part.status == Status.OK:
+            cursor.incarnation = cursor.incarnation or part.incarnation
+            cursor.add(batches, Place(part.next_offset, part.epoch))
+            return bool(batches)
+        error = part_failure(part.status, part.detail, cursor.topic, cursor.queue, part.next_offset)
+        if isinstance(error, Retryable):
+            self._pause(max(error.after_ms / 1000, self._backoff.next_s()))
+            return False
+        if isinstance(error, PositionError):
+            cursor.fetch = Place(part.next_offset, part.epoch)
+        cursor.error = error
+        return True
+
+    def _after(self, news: bool, asked_at_s: float) -> None:
+        """Ask again at once; a little later when the broker says "nothing" without waiting."""
+        if news:
+            self._idle_s = IDLE_FIRST_S
+            self._on_news()
+            self.pump()
+            return
+        waited_s = self._engine.now_s() - asked_at_s
+        if waited_s * 2000 >= self._options.wait_ms and self._options.wait_ms:
+            self.pump()
+            return
+        self._pause(self._idle_s)
+        self._idle_s = min(2 * self._idle_s, IDLE_MAX_S)
+
+    def _failed(self, error: CometError) -> None:
+        self.error = error
+        self._pause(self._backoff.next_s())
+        self._on_news()
+
+    def _pause(self, seconds: float) -> None:
+        if not self._paused:
+            self._paused = True
+            self._engine.at(self._engine.now_s() + seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        self.pump()

@@ -1,0 +1,161 @@
+"""`send_many`: batches of its own, so that results are found by place and not by record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cometmq.batch import RecordTuple, text_hash
+from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
+from cometmq.client.validation import RECORD_BYTES
+from cometmq.errors import CometError
+from cometmq.interfaces import Level
+from cometmq.message import Message
+
+if TYPE_CHECKING:
+    from cometmq.client.producing import Accumulator
+
+
+class Part:
+    """A batch and where its messages stand in the list that was given."""
+
+    __slots__ = ("batch", "places")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.places: list[int] = []
+
+
+class Filling:
+    """The batches of one `send_many`, while they are filled and until all are done."""
+
+    def __init__(self, accumulator: Accumulator, level: Level | None, count: int) -> None:
+        self._accumulator = accumulator
+        self._engine = accumulator.engine
+        self._level = level
+        self._born_ms = self._engine.clock.wall_ms()
+        self._deadline_s = self._engine.now_s() + accumulator.options.send_timeout
+        self._parts: list[Part] = []
+        self._open: dict[tuple[str, int], Part] = {}
+        self._errors: dict[str, CometError] = {}
+        """By topic: what can't be resolved is asked once, not for each message."""
+        self._outcomes: dict[int, CometError] = {}
+        self._count = count
+        self._last_topic = ""
+        self._last: Part | None = None
+
+    def add_fast(self, place: int, message: Message) -> bool:
+        """A plain message for the same topic as the one before; False: `add` has to."""
+        part = self._last
+        body = message.body
+        if (
+            part is None
+            or message.topic != self._last_topic
+            or type(body) is not bytes
+            or message.sharding_key is not None
+            or message.tag
+            or message.keys
+            or message.properties
+        ):
+            return False
+        batch = part.batch
+        total = batch.size_bytes + len(body) + RECORD_BYTES
+        if total > batch.limit_bytes:
+            return False
+        batch.size_bytes = total
+        batch.records.append((self._born_ms, body, "", (), {}))
+        part.places.append(place)
+        return True
+
+    async def add(self, place: int, message: Message) -> None:
+        """Any message; an error stays in its place."""
+        try:
+            await self._add(place, message)
+        except CometError as error:
+            self._outcomes[place] = error
+
+    async def finish(self) -> list[Outcome]:
+        """Close what is open and wait for all; results and errors in the order of the messages."""
+        for part in self._open.values():
+            self._accumulator.seal(part.batch)
+        self._accumulator.sender.pump()
+        outcomes: list[Outcome | None] = [None] * self._count
+        for place, error in self._outcomes.items():
+            outcomes[place] = error
+        for part in self._parts:
+            await self._engine.until(part.batch, None)
+            _fill_in(outcomes, part)
+        return outcomes  # type: ignore[return-value]  # every place was in a part or an error
+
+    async def _add(self, place: int, message: Message) -> None:
+        accumulator = self._accumulator
+        topic = message.topic
+        if topic in self._errors:
+            raise self._errors[topic]
+        body, size_bytes = accumulator.measure(message)
+        try:
+            state = await accumulator.state_of(topic, self._deadline_s)
+        except CometError as error:
+            self._errors[topic] = error
+            raise
+        part = await self._writable(state, message.sharding_key, size_bytes)
+        record: RecordTuple = (
+            self._born_ms,
+            body,
+            message.tag or "",
+            message.keys or (),
+            message.properties or {},
+        )
+        part.batch.size_bytes += size_bytes
+        part.batch.records.append(record)
+        part.places.append(place)
+        if message.sharding_key is None:
+            self._last, self._last_topic = part, topic
+
+    async def _writable(self, state: TopicState, key: str | None, size_bytes: int) -> Part:
+        """The part for a message of `size_bytes`; a full one goes on its way."""
+        accumulator = self._accumulator
+        topic = state.route.topic
+        while True:
+            queue = state.next_queue if key is None else text_hash(key) % state.route.queues
+            part = self._open.get((topic, queue))
+            if part is not None:
+                if part.batch.size_bytes + size_bytes <= part.batch.limit_bytes:
+                    return part
+                await self._send(state, queue)
+                continue
+            accumulator.close_queue(state, queue)
+            batch = accumulator.open_batch(state, queue, self._level, size_bytes)
+            if batch is not None:
+                part = self._open[topic, queue] = Part(batch)
+                self._parts.append(part)
+                return part
+            if self._open:  # their reservations may be what is missing
+                for key_of_open in list(self._open):
+                    self._accumulator.seal(self._open.pop(key_of_open).batch)
+                self._last = None
+                accumulator.sender.pump()
+            await accumulator.wait_for_room(self._deadline_s)
+
+    async def _send(self, state: TopicState, queue: int) -> None:
+        """Let a full part go, and let it get out before the next one is filled."""
+        part = self._open.pop((state.route.topic, queue))
+        if part is self._last:
+            self._last = None
+        if queue == state.next_queue:
+            state.next_queue = (queue + 1) % state.route.queues
+        self._accumulator.seal(part.batch)
+        self._accumulator.sender.pump()
+        await self._engine.sleep(0)
+
+
+def _fill_in(outcomes: list[Outcome | None], part: Part) -> None:
+    try:
+        stored = part.batch.result()
+    except CometError as error:
+        for place in part.places:
+            outcomes[place] = error
+        return
+    offset = stored.base_offset
+    for place in part.places:
+        outcomes[place] = SendResult(offset, stored)
+        offset += 1

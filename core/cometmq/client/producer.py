@@ -1,0 +1,159 @@
+"""The producer, sync face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal
+
+from cometmq.client.batching import Outcome, Receipt, SendResult
+from cometmq.client.driver import Driver
+from cometmq.client.engine import Engine
+from cometmq.client.flows import Waitable, log
+from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.transports import address_or_default
+from cometmq.environment import Environment
+from cometmq.errors import Closed, CometError, OutcomeUnknown
+from cometmq.interfaces import Connect, Level
+from cometmq.message import Message
+from cometmq.real_environment import RealEnvironment
+
+EXIT_TIMEOUT_S = 10.0
+
+
+class Producer:
+    """Sends messages to topics; one for a process is enough, all threads may use it.
+
+    The promise is *at least once*: a message whose answer was lost with a connection is sent
+    again, so it may be stored twice. Messages of one queue keep their order (without a sharding
+    key, consecutive messages go to one queue until their batch closes). Messages are batched
+    without being asked: one that is alone goes at once.
+
+    `address` is the broker's (None: `MQ_CONNECT`). `level` is the ack level of all sends that
+    name none (None: the broker's default). `buffer_bytes` bounds what is on its way; when it is
+    full, `when_full` says whether a send waits ("block") or raises BufferFull ("raise"). A message
+    that is not acknowledged `send_timeout` seconds after its batch was begun ends as Retryable,
+    or as OutcomeUnknown when it may be stored. The other options rarely need a change.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        level: Level | None = None,
+        linger_ms: float = 5,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 32 << 20,
+        when_full: Literal["block", "raise"] = "block",
+        send_timeout: float = 30.0,
+        client_id: str | None = None,
+        credentials: dict[str, str] | None = None,
+        environment: Environment | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        options = ProducerOptions(
+            level, linger_ms, batch_bytes, buffer_bytes, when_full, send_timeout
+        )
+        engine = Engine(
+            address_or_default(address),
+            environment or RealEnvironment(),
+            client_id=client_id,
+            credentials=credentials,
+            connect=connect,
+        )
+        self._driver = Driver(engine, self._at_exit)
+        self._accumulator = Accumulator(engine, options, self, self._driver.lock)
+        self._driver.on_forked = self._forked
+
+    def send(self, message: Message, level: Level | None = None) -> SendResult:
+        """Send a message and wait until it is acknowledged at `level`.
+
+        Raises Refused and Retryable (nothing is stored), OutcomeUnknown (it may be), Closed.
+        """
+        return self.send_soon(message, level).result()
+
+    def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
+        """Put a message into a batch and return a receipt, usually without waiting.
+
+        It waits for the topic's route at first, and for room in the buffer. Raises Refused for a
+        message that can't be sent, BufferFull, Retryable without a route, Closed.
+        """
+        accumulator = self._accumulator
+        receipt = accumulator.append_fast(message, level)
+        if receipt is None:
+            return self._driver.run(accumulator.append(message, level))
+        batch = receipt.batch
+        if not batch.topic.in_flight and accumulator.may_close(batch):
+            self._driver.do(partial(accumulator.close_if_idle, batch))
+        return receipt
+
+    def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
+        """Send messages, wait for all, and return for each, in its place, its SendResult or the
+        error it ended with (as `send` would raise it). Raises only Closed."""
+        return self._driver.run(self._accumulator.send_many(messages, level))
+
+    def send_one_way(self, message: Message) -> None:
+        """Hand a message to the transport and forget it: no ack, no repeat, *at most* once.
+
+        Raises Refused for a message that can't be sent, Retryable if there is no connection.
+        """
+        self._driver.run(self._accumulator.send_one_way(message))
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was handed over before is done: acknowledged or failed.
+
+        What became of a message, its receipt says. Raises OutcomeUnknown when `timeout` seconds
+        were not enough (the rest is still being sent), Closed.
+        """
+        left = self._driver.run(self._accumulator.flush(timeout))
+        if left:
+            raise OutcomeUnknown(
+                f"{left} batches are not acknowledged after {timeout} s; they are still being sent"
+            )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then end the connection. What `timeout` seconds were not enough for ends as
+        Closed (not sent) or OutcomeUnknown, and OutcomeUnknown is raised."""
+        if self._driver.is_over():
+            return
+        left = self._driver.run(self._accumulator.flush(timeout))
+        closed = Closed("the producer was closed before this was sent; nothing is stored")
+        self._driver.do(lambda: self._accumulator.close(closed))
+        self._driver.close()
+        if left:
+            raise OutcomeUnknown(f"{left} batches were not acknowledged within {timeout} s")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- as the owner of batches --------------------------------------------------------------
+
+    def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
+        """Used by receipts: drive the connection in this thread meanwhile."""
+        return self._driver.wait(waitable, timeout_s)
+
+    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+        """Used by receipts: `callback` runs in the thread that learns the outcome, or here."""
+        self._driver.when_done(waitable, callback)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _forked(self) -> None:
+        self._accumulator.sticky.clear()
+        self._accumulator.topics.clear()
+
+    def _at_exit(self) -> None:
+        """What is still buffered when the interpreter ends is sent, or at least reported."""
+        try:
+            self.close(EXIT_TIMEOUT_S)
+        except CometError as error:
+            log.warning("at exit: %s", error)

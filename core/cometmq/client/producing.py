@@ -1,0 +1,364 @@
+"""What both faces of the producer share: from messages to closed batches, and back to results.
+
+Messages are appended to the open batch of their queue without a lock (`append_fast`); everything
+else happens under the driver's. A batch closes when it is full, when nothing is in flight for its
+topic and a request may go (so a lone message never waits), or `linger_ms` after its first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from cometmq.batch import BatchError, RecordTuple, encode_messages, text_hash
+from cometmq.client.batching import Batch, Outcome, Owner, Receipt, TopicState
+from cometmq.client.engine import Engine
+from cometmq.client.filling import Filling
+from cometmq.client.room import Room
+from cometmq.client.routing import Routes, gone
+from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
+from cometmq.client.validation import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_BYTES,
+    check_level,
+    header_bytes,
+    plain_body,
+)
+from cometmq.errors import CometError, ConfigError, Refused
+from cometmq.interfaces import Level
+from cometmq.message import Message
+from cometmq.protocol import Empty, Operation, Send
+
+SHARE_BYTES_MIN = 16 << 10
+"""However many batches are open, one may take so much of the buffer."""
+
+
+class ProducerOptions(msgspec.Struct, frozen=True):
+    """Settings of a producer; see `Producer`."""
+
+    level: Level | None = None
+    linger_ms: float = 5
+    batch_bytes: int = 256 << 10
+    buffer_bytes: int = 32 << 20
+    when_full: Literal["block", "raise"] = "block"
+    send_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
+        if self.when_full not in ("block", "raise"):
+            raise ConfigError(f"when_full={self.when_full!r}: choose 'block' or 'raise'")
+        for name in ("batch_bytes", "buffer_bytes", "send_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: a number above 0 is wanted")
+        if not self.linger_ms >= 0:
+            raise ConfigError(f"linger_ms={self.linger_ms!r}: a number from 0 up is wanted")
+
+
+class Accumulator:
+    """See the module. Flows (`async def`) run in the driver; the rest needs its lock, but for
+    `append_fast`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ProducerOptions,
+        owner: Owner,
+        lock: AbstractContextManager[object],
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.sender = Sender(engine, self._ended, self._close_idle)
+        self.routes = Routes(engine, create=True)
+        self.topics: dict[str, TopicState] = {}
+        self.sticky: dict[str, Batch] = {}
+        """Topic to the open batch for messages without key and level: the fast path."""
+        self._owner = owner
+        self._lock = lock
+        self._room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
+        self._wall_ms = engine.clock.wall_ms
+        self._open: dict[Batch, None] = {}
+
+    # --- one message --------------------------------------------------------------------------
+
+    def append_fast(self, message: Message, level: Level | None) -> Receipt | None:
+        """Append to a batch that is open already, in any thread, without a lock.
+
+        None: `append` has to. Look at `may_close` of the receipt's batch afterwards. Raises
+        Refused for a message that no broker would take.
+        """
+        if level is None and message.sharding_key is None:
+            batch = self.sticky.get(message.topic)
+        else:
+            batch = self._find(message, level or self.options.level)
+        body = message.body
+        if batch is None or type(body) is not bytes:
+            return None
+        record: RecordTuple
+        size_bytes = len(body) + RECORD_BYTES
+        if message.tag or message.keys or message.properties:
+            size_bytes += header_bytes(message, self.engine.connection.limits)
+            record = (
+                self._wall_ms(),
+                body,
+                message.tag or "",
+                message.keys or (),
+                message.properties or {},
+            )
+        else:
+            record = (self._wall_ms(), body, "", (), {})
+        # From here to the append there is no call at which another thread could come between:
+        # a batch never outgrows its limit.
+        total = batch.size_bytes + size_bytes
+        if total > batch.limit_bytes:
+            return None
+        batch.size_bytes = total
+        batch.records.append(record)
+        if batch.closed:
+            with self._lock:  # whoever is closing it has finished when this is ours
+                if not batch.holds(record):
+                    return None
+        return Receipt(batch, record)
+
+    def may_close(self, batch: Batch) -> bool:
+        """Whether `close_if_idle` would now close it; needs no lock, so it is only a guess."""
+        return not (batch.topic.in_flight or batch.closed or self.sender.requests >= WINDOW)
+
+    def close_if_idle(self, batch: Batch) -> None:
+        """Close it when it can go at once, for a lone message's sake."""
+        if self.may_close(batch):
+            self._close(batch)
+            self.sender.pump()
+
+    async def append(self, message: Message, level: Level | None) -> Receipt:
+        """Append to an open batch or to a new one, waiting for its route and for room.
+
+        Raises Refused, Retryable (BufferFull among them).
+        """
+        check_level(level)
+        body, size_bytes = self.measure(message)
+        deadline_s = self.engine.now_s() + self.options.send_timeout
+        state = await self.state_of(message.topic, deadline_s)
+        chosen = level or self.options.level
+        batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
+        record: RecordTuple = (
+            self._wall_ms(),
+            body,
+            message.tag or "",
+            message.keys or (),
+            message.properties or {},
+        )
+        batch.size_bytes += size_bytes
+        batch.records.append(record)
+        self.close_if_idle(batch)
+        if not batch.closed and batch.linger is None:
+            linger_s = self.engine.now_s() + self.options.linger_ms / 1000
+            batch.linger = self.engine.at(linger_s, partial(self._linger_over, batch))
+        return Receipt(batch, record)
+
+    async def send_one_way(self, message: Message) -> None:
+        """Hand one message to the transport; nothing is known of what becomes of it.
+
+        Raises Refused, Retryable when it could not even be handed over in time.
+        """
+        body, _ = self.measure(message)
+        deadline_s = self.engine.now_s() + self.options.send_timeout
+        state = await self.state_of(message.topic, deadline_s)
+        queue = self._queue_of(state, message.sharding_key)
+        if message.sharding_key is None:
+            state.next_queue = (queue + 1) % state.route.queues
+        record = (self._wall_ms(), body, message.tag, message.keys, message.properties)
+        buffer = encode_messages(message.topic, queue, [record])
+        header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
+        call = self.engine.call(Operation.SEND, header, Empty, deadline_s, [buffer])
+        call.one_way = True
+        await call
+
+    # --- many messages ------------------------------------------------------------------------
+
+    async def send_many(self, messages: Sequence[Message], level: Level | None) -> list[Outcome]:
+        """Send all and wait; the result or the error of each message stands in its place."""
+        check_level(level)
+        filling = Filling(self, level or self.options.level, len(messages))
+        for place, message in enumerate(messages):
+            if not filling.add_fast(place, message):
+                await filling.add(place, message)
+        return await filling.finish()
+
+    # --- all that is buffered -----------------------------------------------------------------
+
+    async def flush(self, timeout_s: float | None) -> int:
+        """Close all open batches and wait until what is closed by now is done, or the time is
+        over. Returns how many batches are not done."""
+        deadline_s = None if timeout_s is None else self.engine.now_s() + timeout_s
+        for batch in list(self._open):
+            self._close(batch)
+        self.sender.pump()
+        closed = list(self.sender.unfinished)
+        for batch in closed:
+            if not await self.engine.until(batch, deadline_s):
+                break
+        return sum(not batch.done for batch in closed)
+
+    def close(self, error: CometError) -> None:
+        """Nothing goes any more; what is not done ends."""
+        self.sticky.clear()
+        self.topics.clear()
+        for batch in list(self._open):
+            self._close(batch)
+        self.sender.close(error)
+
+    # --- inside: batches ----------------------------------------------------------------------
+
+    def open_batch(
+        self, state: TopicState, queue: int, level: Level | None, size_bytes: int
+    ) -> Batch | None:
+        """A new batch for a queue, or None when the buffer has no room for it now."""
+        most = self.engine.connection.limits.batch_bytes - BATCH_OVERHEAD_BYTES
+        share = self.options.buffer_bytes // (4 * (len(self._open) + 1))
+        limit = min(self.options.batch_bytes, most, max(share, SHARE_BYTES_MIN))
+        limit = max(limit, size_bytes)
+        if not self._room.take(limit):
+            return None
+        deadline_s = self.engine.now_s() + self.options.send_timeout
+        batch = Batch(state, queue, level, limit, deadline_s, self._owner)
+        batch.reserved_bytes = limit
+        self.routes.refresh(state.route.topic)
+        return batch
+
+    def seal(self, batch: Batch) -> None:
+        """Fix the records of a batch, encode it, hand it to the sender."""
+        batch.closed = True
+        # Whoever appends from now on sees `closed` and looks whether its record is in here.
+        batch.sealed = list(batch.records)
+        batch.topic.in_flight += 1
+        try:
+            batch.buffer = encode_messages(batch.topic.route.topic, batch.queue, batch.sealed)
+        except (BatchError, TypeError, ValueError, OverflowError) as error:
+            batch.fail(Refused(f"messages that can't be encoded: {error}", "BAD_BATCH"))
+            self._ended(batch)
+            return
+        self._room.give(batch.reserved_bytes - len(batch.buffer))
+        batch.reserved_bytes = len(batch.buffer)
+        self.sender.submit(batch)
+
+    def close_queue(self, state: TopicState, queue: int) -> None:
+        """Close what is open for a queue, so that what follows comes behind it."""
+        batch = state.open.get(queue)
+        if batch is not None:
+            self._close(batch)
+
+    async def wait_for_room(self, deadline_s: float) -> None:
+        """Until there may be room for another batch. Raises BufferFull."""
+        if self._open:
+            self._close_idle()  # what they reserved and don't need may be enough
+            self.sender.pump()
+        else:
+            await self._room.wait(deadline_s)
+
+    async def _writable(
+        self,
+        state: TopicState,
+        key: str | None,
+        level: Level | None,
+        size_bytes: int,
+        deadline_s: float,
+    ) -> Batch:
+        """The open batch for a message of `size_bytes`; the full one before it is closed."""
+        while True:
+            queue = self._queue_of(state, key)
+            batch = state.open.get(queue)
+            if batch is not None:
+                if batch.level == level and batch.size_bytes + size_bytes <= batch.limit_bytes:
+                    return batch
+                self._close(batch)
+                self.sender.pump()
+                continue
+            batch = self.open_batch(state, queue, level, size_bytes)
+            if batch is not None:
+                state.open[queue] = batch
+                self._open[batch] = None
+                if key is None and level == self.options.level:
+                    self.sticky[state.route.topic] = batch
+                return batch
+            await self.wait_for_room(deadline_s)
+
+    def _close(self, batch: Batch) -> None:
+        state = batch.topic
+        topic = state.route.topic
+        del self._open[batch]
+        del state.open[batch.queue]
+        if self.sticky.get(topic) is batch:
+            del self.sticky[topic]
+        if batch.queue == state.next_queue:
+            state.next_queue = (batch.queue + 1) % state.route.queues
+        if batch.linger is not None:
+            batch.linger.cancel()
+        self.seal(batch)
+
+    def _linger_over(self, batch: Batch) -> None:
+        if not batch.closed:
+            self._close(batch)
+            self.sender.pump()
+
+    def _close_idle(self) -> None:
+        """Let partial batches go, oldest first, up to a request's worth."""
+        size_bytes = 0
+        for batch in list(self._open):
+            if size_bytes >= REQUEST_BYTES:
+                break
+            size_bytes += batch.size_bytes
+            self._close(batch)
+
+    def _ended(self, batch: Batch) -> None:
+        """A batch is done: give its room back, close what waited for it."""
+        batch.buffer = None
+        state = batch.topic
+        state.in_flight -= 1
+        error = batch.error
+        if isinstance(error, CometError) and gone(error):
+            self._forget(state)
+        elif not state.in_flight:
+            for waiting in list(state.open.values()):
+                self._close(waiting)
+        reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
+        self._room.give(reserved_bytes)
+
+    # --- inside: topics -----------------------------------------------------------------------
+
+    async def state_of(self, topic: str, deadline_s: float) -> TopicState:
+        """What is known of a topic, from the broker if need be. Raises Refused, Retryable."""
+        state = self.topics.get(topic)
+        if state is None:
+            route = await self.routes.resolve(topic, deadline_s)
+            state = self.topics.setdefault(topic, TopicState(route))
+        return state
+
+    def _forget(self, state: TopicState) -> None:
+        """This life of the topic is over: the next message asks for the topic anew."""
+        route = state.route
+        self.routes.forget(route.topic, route.incarnation)
+        if self.topics.get(route.topic) is state:
+            del self.topics[route.topic]
+        for batch in list(state.open.values()):
+            self._close(batch)  # it gets the same answer
+
+    def _find(self, message: Message, level: Level | None) -> Batch | None:
+        state = self.topics.get(message.topic)
+        if state is None:
+            return None
+        batch = state.open.get(self._queue_of(state, message.sharding_key))
+        return batch if batch is not None and batch.level == level else None
+
+    @staticmethod
+    def _queue_of(state: TopicState, key: str | None) -> int:
+        return state.next_queue if key is None else text_hash(key) % state.route.queues
+
+    def measure(self, message: Message) -> tuple[bytes, int]:
+        """The body as bytes, and an upper bound of what the message takes in a batch."""
+        limits = self.engine.connection.limits
+        body = plain_body(message, limits)
+        return body, len(body) + header_bytes(message, limits) + RECORD_BYTES

@@ -1,0 +1,278 @@
+"""What both faces of the pull consumer share: poll, seek and commit, as flows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+from cometmq.client.assignment import Assignment, TopicQueue, ref
+from cometmq.client.cursor import Cursor, Decoded
+from cometmq.client.engine import Engine
+from cometmq.client.fetcher import Fetcher, FetchOptions
+from cometmq.client.flows import Waitable, log, report_failure
+from cometmq.client.offsets import (
+    Start,
+    commit_failures,
+    committed_offsets,
+    offsets_at,
+)
+from cometmq.client.validation import check_name
+from cometmq.errors import (
+    BatchError,
+    CometError,
+    Damaged,
+    Expired,
+    Refused,
+    Truncated,
+    Unreadable,
+)
+from cometmq.message import ReceivedMessage, UnreadableMessage
+from cometmq.protocol import Commit, CommitPart, CommitReply, Empty, Operation, ReportDamage
+
+UnreadablePolicy = Literal["skip", "raise"] | Callable[[UnreadableMessage], object]
+
+
+class Reader:
+    """See the module. Everything needs the driver's lock."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: FetchOptions,
+        *,
+        start: Start,
+        unreadable: UnreadablePolicy,
+        timeout_s: float,
+    ) -> None:
+        if options.group:
+            check_name("group", options.group)
+        if not callable(unreadable) and unreadable not in ("skip", "raise"):
+            raise Refused(f"unreadable={unreadable!r}: choose 'skip', 'raise' or a function")
+        self.engine = engine
+        self._group = options.group
+        self._timeout_s = timeout_s
+        self._unreadable = unreadable
+        self._fetcher = Fetcher(engine, options, self._arrived)
+        self.assignment = Assignment(engine, self._fetcher, options.group, start, timeout_s)
+        self._news: Waitable[None] = Waitable()
+        self._turn = 0
+
+    # --- poll ---------------------------------------------------------------------------------
+
+    async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
+        """See `PullConsumer.poll`."""
+        if max_messages < 1:
+            raise Refused(f"max_messages={max_messages}: at least 1 is needed")
+        deadline_s = self.engine.now_s() + timeout_s
+        await self.assignment.ready()
+        while True:
+            self._news = Waitable()
+            self._raise_new()
+            messages = self._collect(max_messages)
+            self._fetcher.pump()
+            if messages:
+                return messages
+            self._raise_new()
+            if not await self.engine.until(self._news, deadline_s):
+                self._raise_old()
+                return []
+
+    def _arrived(self) -> None:
+        self._news.resolve(None)
+
+    def _collect(self, most: int) -> list[ReceivedMessage]:
+        """Messages of the queues in turn, each queue's in its order."""
+        cursors = list(self.assignment.cursors.values())
+        collected: list[ReceivedMessage] = []
+        for step in range(len(cursors)):
+            cursor = cursors[(self._turn + step) % len(cursors)]
+            while len(collected) < most:
+                messages = self._take(cursor, most - len(collected))
+                if messages is None:
+                    break
+                collected += messages
+        self._turn += 1
+        return collected
+
+    def _take(self, cursor: Cursor, most: int) -> Sequence[ReceivedMessage] | None:
+        """Some messages of one queue; None when there are none now."""
+        if cursor.empty or cursor.place is None:
+            return None
+        try:
+            messages = cursor.take(most, self._log_id())
+        except BatchError as error:
+            self._suspect(cursor, error)
+            return None
+        if not messages:
+            return None
+        if UnreadableMessage in set(map(type, messages)):
+            return self._readable(cursor, messages)
+        return messages  # type: ignore[return-value]  # no other type is among them
+
+    def _readable(self, cursor: Cursor, messages: Decoded) -> list[ReceivedMessage] | None:
+        """By the policy: those that can be read, up to the first that stops the reading."""
+        readable: list[ReceivedMessage] = []
+        for place, message in enumerate(messages):
+            if isinstance(message, ReceivedMessage):
+                readable.append(message)
+            elif self._unreadable == "raise":
+                cursor.put_back(messages, place)
+                if not readable:
+                    cursor.error = _unreadable(message)
+                    return None
+                break
+            elif callable(self._unreadable):
+                self.engine.deferred.append(partial(self._unreadable, message))
+            else:
+                log.warning("skipped: %s", _unreadable(message))
+        return readable
+
+    def _suspect(self, cursor: Cursor, error: BatchError) -> None:
+        """Bytes that are wrong: fetched once more, then it is damage."""
+        assert cursor.place is not None
+        offset, epoch = cursor.place.offset, cursor.place.epoch
+        next_offset = max(cursor.first_behind_damage(), offset + 1)
+        cursor.move(offset, epoch)
+        if cursor.suspect != offset:
+            cursor.suspect = offset
+            return
+        log.error("queue %d of %s, offset %d: %s", cursor.queue, cursor.topic, offset, error)
+        cursor.error = Damaged(
+            f"offsets {offset} to {next_offset - 1} of queue {cursor.queue} of {cursor.topic} "
+            f"came damaged twice ({error}); seek({next_offset}, {cursor.queue}) goes past them",
+            topic=cursor.topic,
+            queue=cursor.queue,
+            next_offset=next_offset,
+        )
+        report = ReportDamage(cursor.topic, cursor.queue, offset, str(error))
+        deadline_s = self._deadline_s()
+        call = self.engine.call(Operation.REPORT_DAMAGE, report, Empty, deadline_s)
+        call.add_waiter(
+            lambda: (
+                log.warning("the damage could not be reported: %s", call.error)
+                if call.error is not None
+                else None
+            )
+        )
+
+    def _raise_new(self) -> None:
+        """Raise what no poll has raised yet, once everything before it was handed out."""
+        error, self._fetcher.error = self._fetcher.error, None
+        if error is not None:
+            raise error
+        for cursor in self.assignment.cursors.values():
+            if cursor.error is not None and not cursor.raised and cursor.empty:
+                cursor.raised = True
+                error = cursor.error
+                if isinstance(error, Truncated | Expired):
+                    # Nothing is left at the old place: go on from where the broker says.
+                    cursor.move(error.next_offset, cursor.fetch.epoch)
+                    self._fetcher.pump()
+                raise error.with_traceback(None)
+
+    def _raise_old(self) -> None:
+        """A queue that stands still must not look like one that is empty."""
+        for cursor in self.assignment.cursors.values():
+            if cursor.error is not None and cursor.raised:
+                raise cursor.error.with_traceback(None)
+
+    def _log_id(self) -> bytes:
+        server = self.engine.connection.server
+        return bytes.fromhex(server.log_id) if server is not None else b""
+
+    # --- seek and position --------------------------------------------------------------------
+
+    async def seek(self, offset: int, queue: int | None, topic: str | None) -> None:
+        """Go on at an offset that a person chose."""
+        if offset < 0:
+            raise Refused(f"offset {offset}: offsets begin at 0")
+        await self.assignment.ready()
+        cursor = self.assignment.one(queue, topic)
+        cursor.move(offset, 0)
+        cursor.dirty = True
+        self._fetcher.hurry()
+
+    async def seek_to(self, start: Start, queue: int | None, topic: str | None) -> None:
+        """Go on at the earliest, the latest, a time, in one queue or in all."""
+        await self.assignment.ready()
+        cursors = self.assignment.some(queue, topic)
+        deadline_s = self._deadline_s()
+        refs = [ref(cursor) for cursor in cursors]
+        places = await offsets_at(self.engine, refs, start, deadline_s)
+        for cursor, (offset, epoch) in zip(cursors, places, strict=True):
+            cursor.move(offset, epoch)
+            cursor.dirty = True
+        self._fetcher.hurry()
+
+    async def position(self, queue: int | None, topic: str | None) -> int:
+        """The offset of the next message of a queue that a poll will return."""
+        await self.assignment.ready()
+        place = self.assignment.one(queue, topic).place
+        assert place is not None
+        return place.offset
+
+    # --- commit -------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Store the places of all queues that moved since the last commit.
+
+        Raises Refused, Retryable, OutcomeUnknown; then the next commit covers them again.
+        """
+        self._check_group()
+        dirty = [cursor for cursor in self.assignment.cursors.values() if cursor.dirty]
+        if not dirty:
+            return
+        header = Commit(self._group, [_commit_part(cursor) for cursor in dirty])
+        for cursor in dirty:
+            cursor.dirty = False
+        failed: dict[int, CometError] = {}
+        try:
+            reply = await self.engine.ask(Operation.COMMIT, header, CommitReply, self._deadline_s())
+            failed = commit_failures(reply, header.parts)
+        except CometError as error:
+            failed = dict.fromkeys(range(len(dirty)), error)
+        for place in failed:
+            dirty[place].dirty = True
+        if failed:
+            raise next(iter(failed.values()))
+
+    def commit_soon(self) -> None:
+        """The same in the background; a failure is logged, the next commit covers it."""
+        self._check_group()
+        report_failure(self.engine.spawn(self.commit()), f"group {self._group}: commit failed")
+
+    async def committed(self) -> dict[TopicQueue, int | None]:
+        """What the group has committed of each queue; None where nothing."""
+        self._check_group()
+        await self.assignment.ready()
+        cursors = list(self.assignment.cursors.values())
+        refs = [ref(cursor) for cursor in cursors]
+        found = await committed_offsets(self.engine, self._group, refs, self._deadline_s())
+        return {
+            (cursor.topic, cursor.queue): None if part is None else part.offset
+            for cursor, part in zip(cursors, found, strict=True)
+        }
+
+    def _check_group(self) -> None:
+        if not self._group:
+            raise Refused("this consumer has no group to commit for; make it with group=...")
+
+    def _deadline_s(self) -> float:
+        return self.engine.now_s() + self._timeout_s
+
+
+def _commit_part(cursor: Cursor) -> CommitPart:
+    place = cursor.place
+    assert place is not None  # only what was handed out or sought is worth a commit
+    return CommitPart(cursor.topic, cursor.queue, place.offset, place.epoch, cursor.incarnation)
+
+
+def _unreadable(message: UnreadableMessage) -> Unreadable:
+    return Unreadable(
+        f"offset {message.offset} of queue {message.queue} of {message.topic}, in the batch at "
+        f"position {message.position}, can't be decoded: {message.reason}",
+        topic=message.topic,
+        queue=message.queue,
+        next_offset=message.offset + 1,
+    )

@@ -1,0 +1,96 @@
+"""What a broker would refuse is refused here first, by name, before anything is sent."""
+
+from __future__ import annotations
+
+import re
+
+from cometmq.errors import Refused
+from cometmq.interfaces import LEVELS, Limits
+from cometmq.message import Message
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,127}|%[A-Z]+%[A-Za-z0-9_.%-]{1,200}")
+RECORD_BYTES = 40
+"""More than what a record takes besides its body and texts: array, times, lengths, table."""
+TEXT_BYTES = 5
+"""More than what each text takes besides its own bytes."""
+BATCH_OVERHEAD_BYTES = 512
+"""More than what a batch of one takes besides its record, the topic's name included."""
+
+
+def check_name(kind: str, name: object) -> None:
+    """Raises Refused unless `name` can name a topic or a group (`kind`)."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Refused(
+            f"{kind} name {name!r}: 1 to 127 of the characters A-Z a-z 0-9 _ . - are allowed",
+            "BAD_NAME",
+        )
+
+
+def check_level(level: object) -> None:
+    """Raises Refused unless `level` is an ack level or None."""
+    if level is not None and level not in LEVELS:
+        raise Refused(
+            f"level {level!r}: choose one of {', '.join(LEVELS)}, or None for the broker's own",
+            "LEVEL_NOT_AVAILABLE",
+        )
+
+
+def header_bytes(message: Message, limits: Limits) -> int:
+    """Upper bound of what tag, keys and properties take in the batch, in bytes.
+
+    Raises Refused when one of them is not text or they are more than `limits` allow.
+    """
+    properties = message.properties
+    if len(properties) > limits.properties:
+        raise Refused(
+            f"a message for {message.topic} has {len(properties)} properties; "
+            f"at most {limits.properties} are allowed",
+            "TOO_LARGE",
+        )
+    if isinstance(message.keys, str):
+        raise Refused(
+            f"keys={message.keys!r}: a sequence of texts is wanted, as in keys=[{message.keys!r}]",
+            "BAD_REQUEST",
+        )
+    total = _text_bytes("tag", message.tag)
+    for key in message.keys:
+        total += _text_bytes("key", key)
+    for name, value in properties.items():
+        total += _text_bytes("property name", name) + _text_bytes("property", value)
+    if total > limits.header_bytes:
+        raise Refused(
+            f"a message for {message.topic} has {total:,} bytes of tag, keys and properties; "
+            f"at most {limits.header_bytes:,} are allowed: put more into the body",
+            "TOO_LARGE",
+        )
+    return total
+
+
+def plain_body(message: Message, limits: Limits) -> bytes:
+    """The body as bytes that nobody can change any more. Raises Refused: no bytes, or too many."""
+    body = message.body
+    if isinstance(body, bytearray | memoryview):
+        body = bytes(body)
+    if not isinstance(body, bytes):
+        raise Refused(
+            f"the body of a message for {message.topic} is {type(body).__name__}; "
+            "bytes are wanted, as from text.encode()",
+            "BAD_REQUEST",
+        )
+    most = limits.batch_bytes - BATCH_OVERHEAD_BYTES
+    if len(body) > most:
+        raise Refused(
+            f"a body of {len(body):,} bytes for {message.topic}; this broker takes at most "
+            f"{most:,}: split it, or raise limits.batch_bytes at the broker",
+            "TOO_LARGE",
+        )
+    return body
+
+
+def _text_bytes(what: str, text: object) -> int:
+    if not isinstance(text, str):
+        raise Refused(f"{what} {text!r} is {type(text).__name__}; text is wanted", "BAD_REQUEST")
+    try:
+        return len(text.encode()) + TEXT_BYTES
+    except UnicodeEncodeError:
+        raise Refused(f"{what} {text!r} has no UTF-8 form", "BAD_REQUEST") from None
