@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 
 import pytest
@@ -592,8 +593,6 @@ async def test_a_trim_deletes_whole_segments_and_moves_min_offsets(kit: LogKit) 
 
 @in_loop
 async def test_nothing_is_deleted_before_the_trim_is_settled(kit: LogKit) -> None:
-    import asyncio
-
     bases = await three_segments(kit)
     kit.environment.files.hold_syncs()
     trimming = asyncio.create_task(kit.log.trim(bases[1]))

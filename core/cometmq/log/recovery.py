@@ -151,11 +151,15 @@ def _judge(
     node: str,
 ) -> None:
     """Torn or doubtful? Sets `torn` or `in_doubt`."""
+    if found.in_doubt:
+        return
     position = problem.position
     span = _span_of(spans, position)
     place = f"{span.segment.name} has no intact batch at position {position} ({problem.reason})"
-    if span.flaw:
-        found.in_doubt = f"{span.segment.name} is no part of this log: {span.flaw}; {NEXT_STEP}"
+    flawed = next((other for other in spans if other.flaw), None)
+    if flawed is not None:
+        # Whatever that file is, it is not a torn end of ours.
+        found.in_doubt = f"{flawed.segment.name} is no part of this log: {flawed.flaw}; {NEXT_STEP}"
         return
     verdict, other = _verdict(read, spans[spans.index(span) :], problem, found.seed, state, node)
     if verdict == "damage":
@@ -169,7 +173,7 @@ def _judge(
             f" {node}, which has no note of its own (a copied folder, a lost `node` file), so it"
             f" can't be told a torn end from damage; {NEXT_STEP}"
         )
-    elif not found.in_doubt:
+    else:
         found.torn = problem.reason
 
 
@@ -187,9 +191,6 @@ def _verdict(
     other = ""
     for batch in walk(read, spans, log_seed, start=problem.resume):
         if isinstance(batch, Problem):
-            if any(span.flaw and span.base == batch.position for span in spans):
-                # Whatever that file is, it is not a torn end of ours.
-                return "damage", ""
             continue
         if batch.kind == Kind.EPOCH_START:
             nodes.update((r.epoch, r.node) for r in read_records(EpochStart, batch))

@@ -15,7 +15,9 @@ from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
 from cometmq.log import Appended, Log, LogSettings, Outcome, RecoveryReport
 from cometmq.log.positions import PositionName
 from cometmq.log.scan import scan_segment
+from cometmq.testing.clock import VirtualClock
 from cometmq.testing.environment import VirtualEnvironment
+from cometmq.testing.files import FaultyFiles
 
 P = ParamSpec("P")
 DATA = "/data"
@@ -97,12 +99,17 @@ class LogKit:
     def kill(self) -> None:
         """End the broker's process: what it wrote stays in the page cache."""
         self.storage.close()
+        self._boot(self.environment.files)
 
     def crash(self, dice: Random | None = None) -> None:
         """Cut the power: what was synced stays, and of the rest what the dice say."""
-        files = self.environment.files.crash(dice)
-        clock, random = self.environment.clock, self.environment.random
-        self.environment = VirtualEnvironment(clock=clock, random=random, files=files)
+        self._boot(self.environment.files.crash(dice))
+
+    def _boot(self, files: FaultyFiles) -> None:
+        """A new process, to which no timer of an old one comes."""
+        old = self.environment
+        clock = VirtualClock(old.clock.wall_ms(), old.clock.monotonic_s())
+        self.environment = VirtualEnvironment(clock=clock, random=old.random, files=files)
 
     # --- what lies on the disk ------------------------------------------------------------------
 
