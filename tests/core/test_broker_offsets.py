@@ -133,7 +133,7 @@ def record_kinds(rig: Rig) -> list[str]:
         kinds.append(kind)
         return original(kind, records)
 
-    log.append_control = recorded  # type: ignore[method-assign]
+    log.append_control = recorded
     return kinds
 
 

@@ -285,4 +285,3 @@ def test_a_broker_that_stops_says_so() -> None:
             assert (await client.ask(Operation.BROKER_INFO, BrokerInfo())).status == Status.OK
 
     asyncio.run(scenario())
-

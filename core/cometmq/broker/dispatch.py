@@ -11,7 +11,7 @@ import msgspec
 
 from cometmq import protocol
 from cometmq.broker.gate import Gate
-from cometmq.broker.refusals import Rejected, log_refusal
+from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.environment import Buffer, Clock
@@ -133,8 +133,7 @@ class Dispatcher:
         except Rejected as error:
             rejected = error
         except Exception as error:
-            logger.exception("the hello of %s failed", peer.name)
-            rejected = Rejected(Status.INTERNAL, f"the broker failed at this hello: {error}")
+            rejected = internal_refusal(error, f"the hello of {peer.name}")
         else:
             peer.send(protocol.pack(request_id, Status.OK, self._welcome(session)))
             return
@@ -222,8 +221,6 @@ class Dispatcher:
         elif isinstance(error, LogError):
             rejected = log_refusal(error)
         else:
-            logger.error(
-                "operation %d of %s failed", request.operation, request.peer.name, exc_info=error
-            )
-            rejected = Rejected(Status.INTERNAL, f"the broker failed at this request: {error}")
+            what = f"operation {request.operation} of {request.peer.name}"
+            rejected = internal_refusal(error, what)
         request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)

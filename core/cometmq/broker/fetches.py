@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
 from cometmq.broker.catalog import Catalog, QueueKey
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected
+from cometmq.broker.refusals import Rejected, internal_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.tokens import check_token
 from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, ReadResult
 from cometmq.protocol import Fetch, FetchPart, FetchReply, FetchResultPart, Status
-
-logger = logging.getLogger(__name__)
 
 PARTS_MAX = 4096
 FetchWait = Callable[[ParkedFetch], bool | None]
@@ -119,7 +116,7 @@ class Fetches:
                 lambda: go_on_from(self.log, incarnation, queue, part.offset, part.epoch)
             )
             if judged is not None:
-                reply.truncated(at, part, judged, self.log.epoch)
+                reply.truncated(at, part, incarnation, judged, self.log.epoch)
                 return
             result = await self.log.read(incarnation, queue, part.offset, reply.room)
         except Rejected as error:
@@ -179,9 +176,9 @@ class WaitingFetch:
 
     def failed(self, error: Exception) -> None:
         """A mistake of ours (or a disk that can't be read) must not leave it without an answer."""
-        logger.error("a fetch of %s failed", self.request.peer.name, exc_info=error)
+        rejected = internal_refusal(error, f"a fetch of {self.request.peer.name}")
         self.request.session.on_end.pop(self, None)
-        self.request.fail(Status.INTERNAL, f"the broker failed at this fetch: {error}")
+        self.request.fail(rejected.status, rejected.detail)
 
     def collect(self, reply: Reply, begin: int) -> int | None:
         """Read what is at hand, from part `begin` on; the part that needs the disk, or None."""
@@ -198,7 +195,7 @@ class WaitingFetch:
             except NotLoaded:
                 return at
             if judged is not None:
-                reply.truncated(at, part, judged, log.epoch)
+                reply.truncated(at, part, incarnation, judged, log.epoch)
                 continue
             if reply.room <= 0:
                 continue
@@ -225,7 +222,7 @@ class Reply:
         """Part `at` can't be had."""
         self.results.append(FetchResultPart(part=at, status=error.status, detail=error.detail))
 
-    def truncated(self, at: int, part: FetchPart, go_on: int, epoch: int) -> None:
+    def truncated(self, at: int, part: FetchPart, incarnation: int, go_on: int, epoch: int) -> None:
         """The log was cut below what this consumer has read."""
         detail = (
             f"offset {part.offset} of queue {part.queue} of topic {shown(part.topic)} lies beyond "
@@ -233,7 +230,12 @@ class Reply:
         )
         self.results.append(
             FetchResultPart(
-                part=at, status=Status.TRUNCATED, next_offset=go_on, epoch=epoch, detail=detail
+                part=at,
+                status=Status.TRUNCATED,
+                next_offset=go_on,
+                epoch=epoch,
+                incarnation=incarnation,
+                detail=detail,
             )
         )
 

@@ -47,7 +47,7 @@ def banner_lines(
         f"CometMQ {__version__}, broker {name}",
         f"listening on {', '.join(addresses)}",
         f"data in {data}",
-        f"plugins {', '.join(plugin.name for plugin in composition.plugins)}",
+        f"plugins {', '.join(plugin.name for plugin in composition.plugins if plugin.hooks)}",
         f"level {level}: {could_lose}",
     ]
     if in_doubt:

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from cometmq.errors import CometError, LogError, LogInDoubt, LogStopped, NoSpace
+import logging
+
+from cometmq.errors import (
+    CometError,
+    LogError,
+    LogInDoubt,
+    LogStopped,
+    NoSpace,
+    PluginFailure,
+)
 from cometmq.interfaces import Refuse
 from cometmq.protocol import Status
+
+logger = logging.getLogger(__name__)
 
 
 class Rejected(CometError):
@@ -34,3 +45,14 @@ def hook_refusal(refuse: Refuse, default: Status = Status.REFUSED) -> Rejected:
     if status is Status.REFUSED:
         status = Status.RETRY if refuse.retry_after_ms else default
     return Rejected(status, refuse.reason, refuse.retry_after_ms)
+
+
+def internal_refusal(error: Exception, what: str) -> Rejected:
+    """What the sender hears when we, or a plugin, made a mistake; we hear all of it."""
+    logger.error("%s failed", what, exc_info=error)
+    if isinstance(error, PluginFailure):
+        return Rejected(Status.INTERNAL, str(error))
+    return Rejected(
+        Status.INTERNAL,
+        f"the broker failed at {what} ({type(error).__name__}: {error}): see its log",
+    )

@@ -14,7 +14,7 @@ from cometmq.broker.catalog import Catalog, QueueKey
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
-from cometmq.broker.refusals import Rejected, hook_refusal, log_refusal
+from cometmq.broker.refusals import Rejected, hook_refusal, internal_refusal, log_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.topics import TopicChange
 from cometmq.broker.waits import NOT_WRITTEN
@@ -76,8 +76,10 @@ class Sends:
         self, request: Request, piece: memoryview, incarnation: int, pending: _Pending
     ) -> QueueKey | None:
         """Append one batch and note its result; its queue, or None if it was refused."""
+        name = ""
         try:
             batch = self._checked(piece)
+            name = batch.topic
             topic = self._destination(request, batch, incarnation)
             offered = self._offered(request, batch) if self._before_append else batch
             appended = self._log.append(
@@ -92,6 +94,9 @@ class Sends:
             pending.refuse(Rejected(Status.BAD_BATCH, str(error)))
         except LogError as error:
             pending.refuse(log_refusal(error))
+        except Exception as error:
+            # Batches before this one are in the log: they must not hear that they failed.
+            pending.refuse(internal_refusal(error, f"the batch for topic {shown(name)}"))
         else:
             pending.accept(
                 appended.end,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from cometmq import protocol
-from cometmq.batch import encode_messages
+from cometmq.batch import RecordTuple, encode_messages
 from cometmq.broker import Broker
 from cometmq.config import load_config
 from cometmq.environment import Buffer
@@ -44,7 +44,7 @@ _names = itertools.count(1)
 
 def batch_of(topic: str, queue: int, *bodies: bytes) -> bytearray:
     """A sealed batch of plain messages."""
-    records = [(1_750_000_000_000, body, "", (), {}) for body in bodies]
+    records: list[RecordTuple] = [(1_750_000_000_000, body, "", (), {}) for body in bodies]
     return encode_messages(topic, queue, records)
 
 
@@ -208,4 +208,3 @@ async def running_broker(
         for client in rig.clients:
             client.close()
         await broker.stop()
-

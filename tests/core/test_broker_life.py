@@ -1,0 +1,229 @@
+"""How a broker starts and ends, and what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cometmq.broker.addresses import is_local
+from cometmq.errors import CometError, ConfigError, LogLocked, PluginError
+from cometmq.hookspecs import hookimpl
+from cometmq.interfaces import Transport
+from cometmq.protocol import BrokerInfo, BrokerInfoReply, Operation, Status
+from cometmq.testing.environment import VirtualEnvironment
+from cometmq.testing.raw_client import batch_of, running_broker
+
+
+async def start_and_stop(settings: dict[str, object], **more: Any) -> None:
+    async with running_broker(settings, **more):
+        pass
+
+
+def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
+    async def scenario() -> None:
+        async with running_broker({"broker.name": "b7"}) as rig:
+            client = await rig.client()
+            await client.send(batch_of("t", 0, b"x"))
+            await rig.environment.clock.run_for(3.0)
+            info = (await client.ask(Operation.BROKER_INFO, BrokerInfo())).header
+            assert isinstance(info, BrokerInfoReply)
+            assert (info.name, info.topics, info.sessions, info.epoch) == ("b7", 1, 1, 1)
+            assert info.uptime_s == pytest.approx(3.0)
+            assert info.positions == rig.broker.log.positions()
+            assert info.segments == 1
+            assert info.storage["bytes_total"] > 0
+            assert [row["name"] for row in info.plugins] == [
+                "standard",
+                "zeromq",
+                "inproc",
+                "commitlog",
+                "flush-sync",
+                "longpoll",
+            ]
+            assert info.in_doubt == ""
+            lines = rig.broker.banner()
+            assert "broker b7" in lines[0]
+            assert rig.broker.addresses[0] in lines[1]
+            assert lines[2] == "data in /mq-data"
+            assert lines[3] == "plugins zeromq, inproc, commitlog, flush-sync, longpoll"
+            assert "power cut takes nothing that was acknowledged" in lines[4]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("tcp://127.0.0.1:7800", True),
+        ("tcp://127.8.9.1:0", True),
+        ("tcp://[::1]:7800", True),
+        ("tcp://localhost:7800", True),
+        ("ipc:///run/mq.sock", True),
+        ("inproc://name", True),
+        ("tcp://0.0.0.0:7800", False),
+        ("tcp://[::]:7800", False),
+        ("tcp://*:7800", False),
+        ("tcp://10.0.0.1:7800", False),
+        ("tcp://mq.example.org:7800", False),
+        ("tcp://localhost.example.org:7800", False),
+        ("tcp://127.0.0.1:port", False),
+    ],
+)
+def test_what_only_this_host_can_reach(address: str, local: bool) -> None:
+    assert is_local(address) is local
+
+
+def test_an_open_address_needs_a_doorman_or_a_word() -> None:
+    with pytest.raises(ConfigError, match="no enabled plugin authenticates clients") as caught:
+        asyncio.run(start_and_stop({"broker.listen": ["tcp://0.0.0.0:0"]}))
+    assert "listen on 127.0.0.1, enable such a plugin, or say --insecure" in str(caught.value)
+    asyncio.run(start_and_stop({"broker.listen": ["tcp://0.0.0.0:0"], "broker.insecure": True}))
+
+
+class Doorman:
+    name = "doorman"
+
+    @hookimpl
+    def authenticate(self) -> str:
+        return "anybody"
+
+
+def test_a_plugin_that_authenticates_opens_the_address() -> None:
+    settings: dict[str, object] = {"broker.listen": ["tcp://0.0.0.0:0"]}
+    asyncio.run(start_and_stop(settings, extra_plugins={"doorman": Doorman}))
+
+
+def test_an_address_that_nobody_serves() -> None:
+    with pytest.raises(ConfigError, match="no enabled plugin serves gopher://") as caught:
+        asyncio.run(start_and_stop({"broker.listen": ["gopher://hole"]}))
+    assert "inproc://, ipc://, tcp://" in str(caught.value)
+
+
+class Rival:
+    name = "rival"
+
+    @hookimpl
+    def transports(self) -> Sequence[Transport]:
+        class Inproc:
+            schemes: Sequence[str] = ("inproc",)
+
+            async def listen(self, *arguments: Any) -> Any:
+                raise AssertionError("never asked")
+
+        return [Inproc()]
+
+
+def test_two_transports_of_one_scheme_are_an_error_naming_both() -> None:
+    with pytest.raises(PluginError, match="plugins inproc and rival both bring .* inproc://"):
+        asyncio.run(start_and_stop({}, extra_plugins={"rival": Rival}))
+
+
+def test_a_default_level_that_nobody_brings() -> None:
+    with pytest.raises(ConfigError, match="`broker.level` is quorum, which needs a replication"):
+        asyncio.run(start_and_stop({"broker.level": "quorum"}))
+
+
+def test_two_brokers_do_not_share_a_folder() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        async with running_broker(environment=environment):
+            with pytest.raises(LogLocked, match="/mq-data"):
+                await start_and_stop({}, environment=environment)
+
+    asyncio.run(scenario())
+
+
+class Failing:
+    name = "failing"
+
+    @hookimpl
+    def started(self) -> None:
+        raise ValueError("not today")
+
+
+def test_a_start_that_fails_leaves_nothing_running() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        settings: dict[str, object] = {"broker.listen": ["inproc://same"]}
+        with pytest.raises(PluginError, match="failing.*not today"):
+            await start_and_stop(
+                settings, environment=environment, extra_plugins={"failing": Failing}
+            )
+        await start_and_stop(settings, environment=environment)
+
+    asyncio.run(scenario())
+
+
+class FailingStop:
+    name = "failing-stop"
+
+    @hookimpl
+    def stopping(self) -> None:
+        raise ValueError("can't let go")
+
+
+def test_a_stop_does_all_of_it_and_tells_what_failed() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        with pytest.raises(ExceptionGroup) as caught:
+            await start_and_stop(
+                {}, environment=environment, extra_plugins={"failing-stop": FailingStop}
+            )
+        assert caught.group_contains(PluginError, match="can't let go")
+        await start_and_stop({}, environment=environment)
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_answers_what_was_accepted() -> None:
+    async def scenario() -> None:
+        settings = {"plugin.flush-sync.sync_in_loop_below_us": 0}
+        async with running_broker(settings) as rig:
+            client = await rig.client()
+            await client.send(batch_of("t", 0, b"x"))
+            rig.environment.files.hold_syncs()
+            sent = client.post_send(batch_of("t", 0, b"y"))
+            await rig.settle()
+            stop = asyncio.get_running_loop().create_task(rig.broker.stop())
+            await rig.settle()
+            assert not stop.done()
+            rig.environment.files.release_syncs()
+            await stop
+            assert (await client.answer(sent)).status == Status.OK
+
+    asyncio.run(scenario())
+
+
+class Sleeper:
+    """Blocks the loop, as no hook may."""
+
+    name = "sleeper"
+
+    @hookimpl
+    def admit(self, operation: str) -> None:
+        if operation == "SEND":
+            time.sleep(0.8)
+
+
+def test_a_hook_that_blocks_too_long_stops_the_broker_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        settings = {"broker.loop_stall_limit_ms": 300}
+        async with running_broker(settings, extra_plugins={"sleeper": Sleeper}) as rig:
+            client = await rig.client()
+            await asyncio.sleep(0.15)
+            client.post_send(batch_of("t", 0, b"x"))
+            with pytest.raises(CometError, match="hook admit of plugin sleeper"):
+                await asyncio.wait_for(rig.broker.failed(), 5)
+            late = await client.answer(client.post_send(batch_of("t", 0, b"y")))
+            assert late.status == Status.STOPPING
+
+    with caplog.at_level(logging.CRITICAL):
+        asyncio.run(scenario())
+    assert "loop_stall_limit_ms (300)" in caplog.text
