@@ -4,8 +4,6 @@
 names, awaitable. `errors` names what can go wrong by what to do about it.
 """
 
-__version__ = "0.1.0"
-
 from cometmq.client import Admin, Producer, PullConsumer, Receipt, SendResult
 from cometmq.errors import (
     BufferFull,
@@ -23,6 +21,7 @@ from cometmq.errors import (
     Unreadable,
 )
 from cometmq.message import Message, ReceivedMessage, UnreadableMessage
+from cometmq.version import __version__
 
 __all__ = [
     "Admin",

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cometmq import __version__
 from cometmq.broker import malloc
 from cometmq.broker.addresses import check_open, transport_of, transports_by_scheme
 from cometmq.broker.info import banner_lines, metric_values, plugin_rows
@@ -27,6 +26,7 @@ from cometmq.interfaces import Job, Listener, Metric
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.plugins import Composition
 from cometmq.protocol import BrokerInfoReply
+from cometmq.version import __version__
 
 logger = logging.getLogger(__name__)
 

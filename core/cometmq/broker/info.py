@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cometmq import __version__
 from cometmq.interfaces import Metric
 from cometmq.plugins import Composition
+from cometmq.version import __version__
 
 
 def plugin_rows(composition: Composition) -> list[dict[str, str]]:

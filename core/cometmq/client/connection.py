@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-import cometmq
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
@@ -41,6 +40,7 @@ from cometmq.protocol import (
     pack,
     unpack,
 )
+from cometmq.version import __version__
 
 S = TypeVar("S", bound=msgspec.Struct)
 Send = Callable[[Sequence[Buffer]], bool]
@@ -152,7 +152,7 @@ class Connection:
             PROTOCOL_MAX,
             self.client_id,
             self.epoch,
-            f"cometmq-python/{cometmq.__version__}",
+            f"cometmq-python/{__version__}",
             self._credentials,
         )
         self._urgent = pack(self._hello_id, Operation.HELLO, hello)
@@ -160,11 +160,12 @@ class Connection:
 
     def flush(self, send: Send) -> bool:
         """Hand over what may go, until `send` returns False. Returns whether anything went."""
+        went = False
         if self._urgent is not None:
             if not send(self._urgent):
                 return False
             self._urgent = None
-        went = False
+            went = True
         while self.state is State.READY and self._queue:
             call = self._queue[0]
             fits = self._used_bytes + call.size_bytes <= self.limits.credit_bytes
@@ -321,7 +322,8 @@ class Connection:
             return Retryable(text, code="TIMEOUT")
         return Retryable(
             f"the {call.operation.name} request did not get out in time: "
-            f"{self.reason or 'too much is unanswered'}; is the broker at {self.address} up?",
+            f"{self.reason or 'too much is unanswered'}; start a broker there (mq run), "
+            "or name another address",
             code="NOT_CONNECTED" if self.reason else "TIMEOUT",
         )
 

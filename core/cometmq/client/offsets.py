@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
 
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import failure
@@ -22,8 +21,9 @@ from cometmq.protocol import (
     Status,
 )
 
-Start = Literal["earliest", "latest"] | int | datetime
-"""A place in every queue: an int is an offset, a datetime the first message stored since then."""
+Start = str | int | datetime
+"""A place in every queue: "earliest" or "latest", an int for an offset, a datetime for the first
+message stored since then."""
 
 
 def check_start(start: object) -> None:
