@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cometmq.batch import parse
+from cometmq.log import NotLoaded
 from cometmq.protocol import (
     Commit,
     CommitPart,
@@ -209,6 +210,29 @@ def test_old_segments_are_read_from_disk_without_blocking_others() -> None:
                     seen += result.next_offset - offset
                     offset = result.next_offset
             assert seen == 100
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_that_needs_a_cold_index_begins_again_when_it_is_there() -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        settings = {"log.segment_batches": 20}
+        for _start in range(3):
+            async with running_broker(settings, environment=environment) as rig:
+                client = await rig.client()
+                for _ in range(40):
+                    await client.send(batch_of("t", 0, b"x" * 1000))
+        async with running_broker(settings, environment=environment) as rig:
+            client = await rig.client()
+            log = rig.broker.log
+            with pytest.raises(NotLoaded):
+                log.judge(1, 0, 40, 2)
+            commit = Commit("g", [CommitPart("t", 0, 40, epoch=2), CommitPart("t", 0, 81, epoch=2)])
+            answer = await client.ask(Operation.COMMIT, commit)
+            assert [part.status for part in answer.header.parts] == [Status.OK, Status.TRUNCATED]
+            (cut,) = (await client.fetch(FetchPart("t", 0, 45, epoch=1))).header.results
+            assert (cut.status, cut.next_offset) == (Status.TRUNCATED, 40)
 
     asyncio.run(scenario())
 

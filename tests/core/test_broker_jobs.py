@@ -33,7 +33,8 @@ def test_an_interval_job_runs_at_its_interval() -> None:
     async def scenario() -> None:
         environment = VirtualEnvironment()
         jobs, counter = Jobs(environment), Counter(environment)
-        jobs.start([Job("tick", counter, interval_s=10.0)])
+        jobs.add(Job("tick", counter, interval_s=10.0))
+        jobs.start()
         await environment.clock.run_for(35.0)
         begin_s = counter.runs_s[0]
         assert [at - begin_s for at in counter.runs_s] == [0.0, 10.0, 20.0]
@@ -50,7 +51,8 @@ def test_a_step_of_the_wall_clock_neither_stops_nor_bunches_interval_jobs(step_m
     async def scenario() -> None:
         environment = VirtualEnvironment()
         jobs, counter = Jobs(environment), Counter(environment)
-        jobs.start([Job("tick", counter, interval_s=10.0)])
+        jobs.add(Job("tick", counter, interval_s=10.0))
+        jobs.start()
         await environment.clock.run_for(25.0)
         assert len(counter) == 2
         environment.clock.step_wall(step_ms)
@@ -70,7 +72,8 @@ def test_a_cron_job_runs_by_wall_time_and_follows_a_step_forward_once() -> None:
         # To the next full hour, so that the test does not depend on the clock's beginning.
         clock.step_wall(HOUR_MS - clock.wall_ms() % HOUR_MS)
         jobs, counter = Jobs(environment), Counter(environment)
-        jobs.start([Job("cron", counter, cron="30 * * * *")])
+        jobs.add(Job("cron", counter, cron="30 * * * *"))
+        jobs.start()
         await clock.run_for(29 * 60.0)
         assert len(counter) == 0
         await clock.run_for(2 * 60.0)
@@ -89,7 +92,8 @@ def test_a_cron_job_does_not_wait_for_a_clock_that_was_set_back() -> None:
         clock = environment.clock
         clock.step_wall(HOUR_MS - clock.wall_ms() % HOUR_MS)
         jobs, counter = Jobs(environment), Counter(environment)
-        jobs.start([Job("cron", counter, cron="*/10 * * * *")])
+        jobs.add(Job("cron", counter, cron="*/10 * * * *"))
+        jobs.start()
         await clock.run_for(11 * 60.0)
         runs = len(counter)
         clock.step_wall(-HOUR_MS)
@@ -109,7 +113,8 @@ def test_a_job_that_raises_is_logged_counted_and_run_again(
     async def scenario() -> None:
         environment = VirtualEnvironment()
         jobs = Jobs(environment)
-        jobs.start([Job("bad", fail, interval_s=1.0)])
+        jobs.add(Job("bad", fail, interval_s=1.0))
+        jobs.start()
         await environment.clock.run_for(3.5)
         assert jobs.errors["bad"] == 3
         jobs.stop()
@@ -132,7 +137,8 @@ def test_a_job_never_overlaps_itself() -> None:
             running -= 1
 
         jobs = Jobs(environment)
-        jobs.start([Job("slow", slow, interval_s=10.0)])
+        jobs.add(Job("slow", slow, interval_s=10.0))
+        jobs.start()
         await environment.clock.run_for(100.0)
         assert most == 1
         assert jobs.runs["slow"] == 3
@@ -145,7 +151,8 @@ def test_jitter_comes_from_the_environment() -> None:
     async def scenario() -> list[float]:
         environment = VirtualEnvironment()
         jobs, counter = Jobs(environment), Counter(environment)
-        jobs.start([Job("tick", counter, interval_s=10.0, jitter_s=4.0)])
+        jobs.add(Job("tick", counter, interval_s=10.0, jitter_s=4.0))
+        jobs.start()
         await environment.clock.run_for(60.0)
         jobs.stop()
         return counter.runs_s
@@ -169,3 +176,10 @@ def test_jitter_comes_from_the_environment() -> None:
 def test_a_job_without_a_usable_time_is_refused_by_name(job: Job, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"job {job.name}: .*{expected}"):
         Jobs(VirtualEnvironment()).add(job)
+
+
+def test_two_jobs_of_one_name_are_refused() -> None:
+    jobs = Jobs(VirtualEnvironment())
+    jobs.add(Job("same", print, interval_s=1.0))
+    with pytest.raises(ConfigError, match="job same: another job has this name"):
+        jobs.add(Job("same", print, cron="0 4 * * *"))

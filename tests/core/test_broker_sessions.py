@@ -109,6 +109,17 @@ def test_a_protocol_that_the_broker_does_not_speak_is_named() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("client_id", ["", "x" * 256, "new\nline", "\x00"])
+def test_a_client_id_is_bounded_and_printable(client_id: str) -> None:
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            answer = await say_hello(rig.stranger(), client_id)
+            assert answer.status == Status.BAD_NAME
+            assert answer.header.detail.isprintable()
+
+    asyncio.run(scenario())
+
+
 def test_the_newest_connection_of_a_client_wins() -> None:
     async def scenario() -> None:
         async with running_broker() as rig:

@@ -21,7 +21,7 @@ from cometmq.broker.topics import Topics
 from cometmq.broker.watchdog import Watchdog
 from cometmq.config import Config
 from cometmq.environment import Environment
-from cometmq.errors import CometError, ConfigError, LogStopped
+from cometmq.errors import CometError, ConfigError, LogStopped, PluginError
 from cometmq.interfaces import Job, Listener, Metric
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.plugins import Composition
@@ -202,10 +202,10 @@ class Broker:
             sessions.sweep()
 
         sweep_s = self.config.broker.session_timeout_ms / 4000
-        jobs = [Job("session-sweep", sweep, interval_s=sweep_s)]
-        for _, contributed in self.composition.collect("jobs"):
-            jobs.extend(contributed)
-        self._jobs.start(jobs)
+        self._jobs.add(Job("session-sweep", sweep, interval_s=sweep_s))
+        for plugin, contributed in self.composition.collect("jobs"):
+            self._add_jobs(plugin, contributed)
+        self._jobs.start()
         loop = asyncio.get_running_loop()
         self._watchdog = Watchdog(
             self.environment.threads,
@@ -214,6 +214,16 @@ class Broker:
             self.config.broker.loop_stall_limit_ms,
         )
         self._watchdog.start()
+
+    def _add_jobs(self, plugin: str, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            try:
+                self._jobs.add(job)
+            except ConfigError as error:
+                raise PluginError(
+                    f"plugin {plugin} brings a job that can't run: {error}, or take the plugin "
+                    f"out with --plugins -{plugin}"
+                ) from error
 
     def _hung(self, loop: asyncio.AbstractEventLoop, reason: str) -> None:
         """In the watchdog's thread. The stop follows as soon as the loop comes back."""

@@ -47,15 +47,17 @@ class Jobs:
         """Failed runs by job."""
 
     def add(self, job: Job) -> None:
-        """Take a job in, before or after `start`. Raises ConfigError for a time that is none."""
+        """Take a job in, before or after `start`. Raises ConfigError for a time that is none, or
+        for a name that another job has."""
+        if job.name in self.runs:
+            raise ConfigError(f"job {job.name}: another job has this name; rename one of them")
+        trigger = _Trigger(job, self._random)
         line = self._monotonic if job.cron is None else self._wall
         self.runs[job.name] = self.errors[job.name] = 0
-        line.put(job.name, self._guarded(job), _Trigger(job, self._random))
+        line.put(job.name, self._guarded(job), trigger)
 
-    def start(self, jobs: Sequence[Job] = ()) -> None:
+    def start(self) -> None:
         """Begin to run them, on the running loop."""
-        for job in jobs:
-            self.add(job)
         self._monotonic.start()
         self._wall.start()
 

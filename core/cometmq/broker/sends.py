@@ -179,22 +179,19 @@ class Sends:
 class _Pending:
     """A send on its way: one result per batch, and how far the log has to get."""
 
-    __slots__ = ("_level", "_log", "_places", "_request", "_results", "ends", "is_awaited")
+    __slots__ = ("_end", "_level", "_log", "_request", "_results", "is_awaited")
 
     def __init__(self, log: Log, request: Request, level: Level) -> None:
         self._log = log
         self._request = request
         self._level = level
         self._results: list[SendResultPart] = []
-        self._places: list[int] = []
-        self.ends: list[int] = []
-        """Where the appended batches end in the log, in order."""
+        self._end = -1
         self.is_awaited = False
         """Somebody waits to read it, and this level starts no sync that makes it readable."""
 
     def accept(self, end: int, result: SendResultPart) -> None:
-        self._places.append(len(self._results))
-        self.ends.append(end)
+        self._end = end
         self._results.append(result)
 
     def refuse(self, error: Rejected) -> None:
@@ -207,8 +204,8 @@ class _Pending:
     def wait(self) -> None:
         """Answer once everything has its level; positions are reached in order, so one wait for
         the last of them is enough."""
-        if self.ends:
-            self._log.wait(self._level, self.ends[-1], self._done)
+        if self._end >= 0:
+            self._log.wait(self._level, self._end, self._done)
         else:
             self._request.answer(SendReply(self._results))
 
@@ -216,7 +213,7 @@ class _Pending:
         if outcome is Outcome.REACHED:
             self._request.answer(SendReply(self._results, self._level))
             if self.is_awaited:
-                self._log.demand(self.ends[-1])
+                self._log.demand(self._end)
         elif outcome is Outcome.NOT_WRITTEN:
             self._write_failed()
         else:
@@ -224,10 +221,7 @@ class _Pending:
             self._request.drop()
 
     def _write_failed(self) -> None:
-        """A drain that crossed a segment is two writes: the batches of the first are there."""
-        written = self._log.appended
-        while self.ends and self.ends[-1] > written:
-            self.ends.pop()
-            place = self._places.pop()
-            self._results[place] = SendResultPart(status=Status.RETRY, detail=NOT_WRITTEN)
-        self.wait()
+        """A drain is one write, so all that was appended is taken back together."""
+        failed = SendResultPart(status=Status.RETRY, detail=NOT_WRITTEN)
+        results = [failed if part.status == Status.OK else part for part in self._results]
+        self._request.answer(SendReply(results))

@@ -10,10 +10,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
 from cometmq.environment import Clock
 from cometmq.interfaces import Limits, Peer, Refuse
 from cometmq.protocol import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Status
+
+CLIENT_ID_MAX = 255
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +98,12 @@ class Sessions:
                 Status.VERSION_MISMATCH,
                 f"this broker speaks protocol {PROTOCOL_MIN} to {PROTOCOL_MAX}, the client "
                 f"{hello.protocol_min} to {hello.protocol_max}: upgrade the older one of the two",
+            )
+        if not (1 <= len(hello.client_id) <= CLIENT_ID_MAX and hello.client_id.isprintable()):
+            raise Rejected(
+                Status.BAD_NAME,
+                f"{shown(hello.client_id)} is no client id: use 1 to {CLIENT_ID_MAX} printable "
+                "characters",
             )
         principal = self._principal(peer, hello)
         own = self._by_peer.get(peer)
