@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cometmq.errors import LogError
 from cometmq.interfaces import Storage
-from cometmq.log.replay import Replay, load, newest_checkpoint
+from cometmq.log.replay import Replay, load, newest_checkpoint, walk_for
 from cometmq.log.scan import Problem, scan_segment
-from cometmq.log.spans import find_spans, walk
+from cometmq.log.spans import find_spans
 from cometmq.log.state import State
 
 
@@ -37,7 +37,7 @@ def reload_state(storage: Storage, state: State, node: str, seed: int) -> Replay
         )
     load(state, checkpoint)
     replay = Replay(state, None, node, spans[at:])
-    problem = replay.run(walk(storage.read, spans[at:], seed))
+    problem = replay.run(walk_for(state)(storage.read, spans[at:], seed))
     if problem is not None and problem.kind != "zeros":
         raise LogError(
             f"the log can't be replayed behind position {problem.position}: {problem.reason};"

@@ -24,10 +24,10 @@ import msgspec
 from cometmq.batch import Batch, Kind, seed
 from cometmq.interfaces import Segment, Storage
 from cometmq.log.records import EpochStart, read_records
-from cometmq.log.replay import Index, Replay, load, newest_checkpoint
+from cometmq.log.replay import Index, Replay, load, newest_checkpoint, walk_for
 from cometmq.log.scan import Problem, Read, scan_segment
 from cometmq.log.settings import Damage
-from cometmq.log.spans import Span, find_spans, tail_damage, walk
+from cometmq.log.spans import Span, find_spans, tail_damage, walk_behind
 from cometmq.log.state import State
 
 Verdict = Literal["torn", "damage", "foreign"]
@@ -87,7 +87,7 @@ def recover(
     for span in spans[:first]:
         index.known(span.base, span.end)
     replay = Replay(state, index, node, spans[first:])
-    batches = walk(read, spans[first:], found.seed)
+    batches = walk_for(state)(read, spans[first:], found.seed)
     problem = replay.run(batches)
     if problem is not None and not _is_prepared(problem, spans):
         _judge(read, spans[first:], problem, found, state, node)
@@ -189,9 +189,7 @@ def _verdict(
     nodes: dict[int, str] = {}
     verdict: Verdict = "torn"
     other = ""
-    for batch in walk(read, spans, log_seed, start=problem.resume):
-        if isinstance(batch, Problem):
-            continue
+    for batch in walk_behind(read, spans, log_seed, problem.resume):
         if batch.kind == Kind.EPOCH_START:
             nodes.update((r.epoch, r.node) for r in read_records(EpochStart, batch))
         if batch.synced_before <= problem.position:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from cometmq.batch import Batch, Kind
+from cometmq.batch import Batch
 from cometmq.log.checkpoint import Checkpoint, read_checkpoint
+from cometmq.log.quick_scan import Plain
 from cometmq.log.scan import Problem, Read
-from cometmq.log.spans import Span
+from cometmq.log.spans import Span, walk, walk_quickly
 from cometmq.log.state import State
 
 
@@ -60,40 +61,62 @@ class Replay:
         self.epoch = 0
         """The newest one."""
 
-    def run(self, batches: Iterable[Batch | Problem]) -> Problem | None:
+    def run(self, found: Iterable[Plain | Batch | Problem]) -> Problem | None:
         """Apply until something else than a batch comes; that is returned."""
-        state, index = self._state, self._index
-        epoch, own = -1, False
-        border = self._next_border()
-        for batch in batches:
-            if isinstance(batch, Problem):
-                return batch
-            position = batch.position
-            if position >= border:
-                border = self._cross(position)
-            kind = batch.attributes >> 8
-            state.apply(batch)
-            if not kind and index is not None and batch.incarnation:
-                index.add(
-                    batch.incarnation,
-                    batch.queue,
-                    batch.base_offset,
-                    batch.next_offset,
-                    position,
-                    batch.length,
-                    batch.store_time,
-                )
-            if batch.epoch != epoch or kind == Kind.EPOCH_START:
-                epoch = batch.epoch
-                self.epoch = max(self.epoch, epoch)
-                own = state.epochs.node_of(epoch) == self._node
-            if own and batch.synced_before > self.proven:
-                self.proven = batch.synced_before
-            self.batches += 1
-            self.end = position + batch.length
-            self.store_time = batch.store_time
-            self.last_kind = kind
+        index, border = self._index, self._next_border()
+        advance = self._state.next_offsets.advance
+        epoch, own, batches = -1, False, 0
+        for item in found:
+            if isinstance(item, tuple):
+                position, length, stamped, synced, base, following, time, incarnation, queue = item
+                if position >= border:
+                    border = self._cross(position)
+                if incarnation:
+                    advance(incarnation, queue, following)
+                    if index is not None:
+                        index.add(incarnation, queue, base, following, position, length, time)
+                self.last_kind = 0
+            elif isinstance(item, Problem):
+                self.batches += batches
+                return item
+            else:
+                position, length, time = item.position, item.length, item.store_time
+                stamped, synced = item.epoch, item.synced_before
+                if position >= border:
+                    border = self._cross(position)
+                self._take(item)
+                epoch = -1
+            if stamped != epoch:
+                epoch = stamped
+                own = self._is_own(epoch)
+            if own:
+                # Never lower than before: what is stamped later knows at least as much.
+                self.proven = synced
+            batches += 1
+            self.end = position + length
+            self.store_time = time
+        self.batches += batches
         return None
+
+    def _take(self, batch: Batch) -> None:
+        """A batch that is more than a row of the index."""
+        self.last_kind = batch.kind
+        self._state.apply(batch)
+        if not batch.kind and self._index is not None and batch.incarnation:
+            self._index.add(
+                batch.incarnation,
+                batch.queue,
+                batch.base_offset,
+                batch.next_offset,
+                batch.position,
+                batch.length,
+                batch.store_time,
+            )
+
+    def _is_own(self, epoch: int) -> bool:
+        """Whether this node opened the epoch; what it begins with comes before that is known."""
+        self.epoch = max(self.epoch, epoch)
+        return self._state.epochs.node_of(epoch) == self._node
 
     def _next_border(self) -> int:
         return self._bases[0] if self._bases else sys.maxsize
@@ -108,6 +131,13 @@ class Replay:
                 self._index.open(base)
             self.open_base = base
         return self._next_border()
+
+
+def walk_for(
+    state: State,
+) -> Callable[[Read, Sequence[Span], int], Iterator[Plain | Batch | Problem]]:
+    """How to go through the log: quickly, unless a plugin's view wants to see messages whole."""
+    return walk if state.message_views else walk_quickly
 
 
 def newest_checkpoint(

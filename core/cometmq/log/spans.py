@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from cometmq.batch import Batch, Kind, parse, seed, verify_producer
 from cometmq.errors import BatchError
 from cometmq.interfaces import Segment
+from cometmq.log.quick_scan import Plain, quick_scan
 from cometmq.log.records import SegmentStart, read_records
 from cometmq.log.scan import Problem, Read, check, resync, scan_segment
+
+T = TypeVar("T")
 
 _HEAD_BYTES = 4096
 """More than any segment-start batch has."""
@@ -56,24 +60,44 @@ def find_spans(read: Read, segments: Sequence[Segment]) -> tuple[bytes | None, l
     return log_id, spans
 
 
-def walk(
-    read: Read, spans: Sequence[Span], log_seed: int, *, start: int | None = None
-) -> Iterator[Batch | Problem]:
+def walk(read: Read, spans: Sequence[Span], log_seed: int) -> Iterator[Batch | Problem]:
     """All intact batches of these spans, in order, and a Problem wherever something else lies.
 
-    `start`: where to begin to look for an intact batch in the first span. Ends with a Problem of
-    kind `zeros` if prepared space follows the last batch.
+    Ends with a Problem of kind `zeros` if prepared space follows the last batch.
     """
+
+    def scan(span: Span, start: int) -> Iterator[Batch | Problem]:
+        for _, found in scan_segment(read, span.base, span.size, log_seed, start=start):
+            yield found
+
+    return _walk(read, spans, log_seed, scan)
+
+
+def walk_quickly(
+    read: Read, spans: Sequence[Span], log_seed: int
+) -> Iterator[Plain | Batch | Problem]:
+    """The same, batches of messages as tuples."""
+
+    def scan(span: Span, start: int) -> Iterator[Plain | Batch | Problem]:
+        return quick_scan(read, span.base, span.size, log_seed, start=start)
+
+    return _walk(read, spans, log_seed, scan)
+
+
+def walk_behind(read: Read, spans: Sequence[Span], log_seed: int, start: int) -> Iterator[Batch]:
+    """All intact batches of these spans, from the first one at or behind `start` on."""
     for span in spans:
-        if span.flaw:
-            yield Problem(span.base, "header", span.flaw, span.end)
-        else:
-            yield from _walk_span(read, span, log_seed, start)
-        start = None
-        behind = span.base + span.size
-        if behind < span.end:
-            reason = f"the file ends here, but the next one begins at {span.end}"
-            yield Problem(behind, "short", reason, span.end)
+        place = resync(read, span.base, span.size, log_seed, max(start, span.base))
+        while place is not None:
+            problem: Problem | None = None
+            for _, found in scan_segment(read, span.base, span.size, log_seed, start=place):
+                if isinstance(found, Problem):
+                    problem = found
+                else:
+                    yield found
+            if problem is None:
+                break
+            place = resync(read, span.base, span.size, log_seed, problem.resume)
 
 
 def tail_damage(spans: Sequence[Span]) -> Iterator[tuple[Span, str]]:
@@ -86,24 +110,27 @@ def tail_damage(spans: Sequence[Span]) -> Iterator[tuple[Span, str]]:
             yield span, f"{missing} bytes are missing before the next segment"
 
 
-def _walk_span(
-    read: Read, span: Span, log_seed: int, start: int | None
-) -> Iterator[Batch | Problem]:
-    base, size = span.base, span.size
-    if start is not None:
-        start = resync(read, base, size, log_seed, start)
-        if start is None:
-            return
-    place: int | None = base if start is None else start
-    while place is not None:
-        problem: Problem | None = None
-        for _, found in scan_segment(read, base, size, log_seed, start=place):
-            if isinstance(found, Problem):
-                problem = found
-            yield found
-        if problem is None or problem.kind == "zeros":
-            return
-        place = resync(read, base, size, log_seed, problem.resume)
+def _walk(
+    read: Read, spans: Sequence[Span], log_seed: int, scan: Callable[[Span, int], Iterator[T]]
+) -> Iterator[T | Problem]:
+    for span in spans:
+        place: int | None = span.base
+        if span.flaw:
+            yield Problem(span.base, "header", span.flaw, span.end)
+            place = None
+        while place is not None:
+            problem: Problem | None = None
+            for found in scan(span, place):
+                if isinstance(found, Problem):
+                    problem = found
+                yield found
+            if problem is None or problem.kind == "zeros":
+                break
+            place = resync(read, span.base, span.size, log_seed, problem.resume)
+        behind = span.base + span.size
+        if behind < span.end:
+            reason = f"the file ends here, but the next one begins at {span.end}"
+            yield Problem(behind, "short", reason, span.end)
 
 
 def _read_start(read: Read, segment: Segment) -> SegmentStart | None:
