@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cometmq.batch import parse
-from cometmq.log import NotLoaded
+from cometmq.log import NotLoaded, ReadResult
 from cometmq.protocol import (
     Commit,
     CommitPart,
@@ -121,10 +121,23 @@ def test_bytes_are_bounded_but_one_batch_always_comes() -> None:
         big = b"x" * 10_000
         await client.send(*[batch_of("t", queue, big) for queue in (0, 0, 0, 1)])
         parts = FetchPart("t", 0, 0), FetchPart("t", 1, 0)
-        assert batches(await client.fetch(*parts, max_bytes=1)) == [(0, 1)]
-        assert batches(await client.fetch(*parts, max_bytes=25_000)) == [(0, 1), (1, 1)]
-        assert batches(await client.fetch(*parts, max_bytes=35_000)) == [(0, 1), (1, 1), (2, 1)]
-        assert len(batches(await client.fetch(*parts, max_bytes=1 << 40))) == 4
+        assert batches(await client.fetch(parts[0], max_bytes=1)) == [(0, 1)]
+        assert batches(await client.fetch(parts[0], max_bytes=25_000)) == [(0, 1), (1, 1)]
+        for max_bytes, count in ((1, 1), (15_000, 1), (25_000, 2), (35_000, 3), (1 << 40, 4)):
+            assert len(batches(await client.fetch(*parts, max_bytes=max_bytes))) == count
+
+    play(scenario)
+
+
+def test_no_queue_starves_behind_one_that_has_much_to_read() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(*[batch_of("t", queue, b"x" * 10_000) for queue in (0, 0, 1, 2)])
+        parts = [FetchPart("t", queue, 0) for queue in range(3)]
+        firsts = set()
+        for _ in range(3):
+            (result,) = (await client.fetch(*parts, max_bytes=1)).header.results
+            firsts.add(result.part)
+        assert firsts == {0, 1, 2}
 
     play(scenario)
 
@@ -235,6 +248,33 @@ def test_a_handler_that_needs_a_cold_index_begins_again_when_it_is_there() -> No
             assert (cut.status, cut.next_offset) == (Status.TRUNCATED, 40)
 
     asyncio.run(scenario())
+
+
+def test_a_cut_while_the_disk_is_read_is_told_with_the_next_fetch() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        log = rig.broker.log
+        await client.send(batch_of("t", 0, b"a"))
+        border = log.appended
+        await client.send(batch_of("t", 0, b"b"))
+        read_slowly, cut = log.read, asyncio.Event()
+
+        async def read(*arguments: int) -> ReadResult:
+            result = await read_slowly(*arguments)
+            await cut.wait()
+            return result
+
+        log.read_now = lambda *arguments: None  # type: ignore[method-assign]
+        log.read = read  # type: ignore[method-assign]
+        request = client.post(Operation.FETCH, Fetch([FetchPart("t", 0, 0)]))
+        assert await client.answer_if_any(request) is None
+        log.truncate(border)
+        cut.set()
+        (result,) = (await client.answer(request)).header.results
+        assert (result.next_offset, result.epoch) == (2, 1)
+        (told,) = (await client.fetch(FetchPart("t", 0, 2, epoch=1))).header.results
+        assert (told.status, told.next_offset) == (Status.TRUNCATED, 1)
+
+    play(scenario)
 
 
 def flip(environment: VirtualEnvironment, position: int) -> None:

@@ -123,6 +123,21 @@ def test_list_is_sorted_and_by_prefix() -> None:
     play(scenario)
 
 
+def test_a_list_that_no_frame_can_hold_is_refused_by_name() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        for number in range(1000):
+            client.post(Operation.TOPIC_CREATE, TopicCreate(f"{number:04}" + "x" * 120, 1))
+        await rig.settle()
+        answer = await client.ask(Operation.TOPIC_LIST, TopicList())
+        assert answer.status == Status.LIMIT_REACHED
+        assert "the 1000 topics that begin with '' don't fit" in answer.header.detail
+        listed = (await client.ask(Operation.TOPIC_LIST, TopicList("00"))).header
+        assert len(listed.topics) == 100
+
+    small = {"limits.batch_bytes": 1 << 16, "limits.frame_bytes": 1 << 17}
+    play(scenario, {**small})
+
+
 def test_a_deleted_topic_never_comes_back() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         first = (await create(client, "t")).info.incarnation

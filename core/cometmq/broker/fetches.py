@@ -73,9 +73,9 @@ class Fetches:
         check_token(part.token, f"queue {part.queue} of topic {shown(part.topic)}")
         return topic.incarnation, part.queue
 
-    def read_slowly(self, fetch: WaitingFetch, reply: Reply, at: int) -> None:
-        """Go on from part `at`, waiting for the disk."""
-        task = asyncio.get_running_loop().create_task(self._read_slowly(fetch, reply, at))
+    def read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
+        """Go on with the part whose turn it is, waiting for the disk."""
+        task = asyncio.get_running_loop().create_task(self._read_slowly(fetch, reply, turn))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -96,11 +96,12 @@ class Fetches:
                 return
         fetch.answer_empty()
 
-    async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, at: int) -> None:
-        pending: int | None = at
+    async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
+        pending: int | None = turn
         try:
             while pending is not None:
-                await self._read_part(fetch.header.parts[pending], reply, pending)
+                at = fetch.part_of(pending)
+                await self._read_part(fetch.header.parts[at], reply, at)
                 pending = fetch.collect(reply, pending + 1)
             fetch.answer(reply)
         except asyncio.CancelledError:
@@ -118,11 +119,15 @@ class Fetches:
             if judged is not None:
                 reply.truncated(at, part, incarnation, judged, self.log.epoch)
                 return
+            if reply.room <= 0:
+                return
+            # A cut while the disk is read makes this epoch an old one, so it will be judged.
+            epoch = self.log.epoch
             result = await self.log.read(incarnation, queue, part.offset, reply.room)
         except Rejected as error:
             reply.refuse(at, error)
         else:
-            reply.add(at, part, incarnation, result, self.log.epoch)
+            reply.add(at, part, incarnation, result, epoch)
 
 
 class WaitingFetch:
@@ -172,7 +177,8 @@ class WaitingFetch:
     def answer(self, reply: Reply) -> None:
         """Send what was collected."""
         self.request.session.on_end.pop(self, None)
-        self.request.answer(FetchReply(reply.results, reply.sizes), reply.batches)
+        results, batches = reply.in_order()
+        self.request.answer(FetchReply(results, [len(batch) for batch in batches]), batches)
 
     def failed(self, error: Exception) -> None:
         """A mistake of ours (or a disk that can't be read) must not leave it without an answer."""
@@ -180,11 +186,17 @@ class WaitingFetch:
         self.request.session.on_end.pop(self, None)
         self.request.fail(rejected.status, rejected.detail)
 
+    def part_of(self, turn: int) -> int:
+        """Which part comes when: each request begins with another one, so that a queue with much
+        to read can't starve those behind it."""
+        return (turn + self.request.id) % len(self.header.parts)
+
     def collect(self, reply: Reply, begin: int) -> int | None:
-        """Read what is at hand, from part `begin` on; the part that needs the disk, or None."""
+        """Read what is at hand, from turn `begin` on; the turn that needs the disk, or None."""
         log = self._fetches.log
         parts = self.header.parts
-        for at in range(begin, len(parts)):
+        for turn in range(begin, len(parts)):
+            at = self.part_of(turn)
             part = parts[at]
             try:
                 incarnation, queue = self._fetches.key_of(part)
@@ -193,7 +205,7 @@ class WaitingFetch:
                 reply.refuse(at, error)
                 continue
             except NotLoaded:
-                return at
+                return turn
             if judged is not None:
                 reply.truncated(at, part, incarnation, judged, log.epoch)
                 continue
@@ -201,22 +213,26 @@ class WaitingFetch:
                 continue
             result = log.read_now(incarnation, queue, part.offset, reply.room)
             if result is None:
-                return at
+                return turn
             reply.add(at, part, incarnation, result, log.epoch)
         return None
 
 
 class Reply:
-    """The reply to a fetch, as it grows."""
+    """The reply to a fetch, as it grows, in whatever order."""
 
-    __slots__ = ("batches", "results", "room", "sizes")
+    __slots__ = ("_parts", "results", "room")
 
     def __init__(self, room: int) -> None:
         self.room = room
         """Bytes that may still be added."""
         self.results: list[FetchResultPart] = []
-        self.sizes: list[int] = []
-        self.batches: list[memoryview] = []
+        self._parts: dict[int, Sequence[memoryview]] = {}
+
+    def in_order(self) -> tuple[list[FetchResultPart], list[memoryview]]:
+        """Results and batches in the order of the request's parts."""
+        results = sorted(self.results, key=lambda result: result.part)
+        return results, [batch for at in sorted(self._parts) for batch in self._parts[at]]
 
     def refuse(self, at: int, error: Rejected) -> None:
         """Part `at` can't be had."""
@@ -242,11 +258,13 @@ class Reply:
     def add(
         self, at: int, part: FetchPart, incarnation: int, result: ReadResult, epoch: int
     ) -> None:
-        """What part `at` gave; nothing is left out of the reply. `epoch`: the broker's."""
+        """What part `at` gave; what gave nothing is left out. `epoch` is the broker's when it was
+        read: valid for all that was there then, and cheaper to judge next time than the last
+        batch's own."""
         size = sum(map(len, result.batches))
         if result.status == Status.OK and not size:
             return
-        if self.batches and size > self.room:
+        if self._parts and size > self.room:
             # One batch is always delivered, however large; this would be a second one.
             self.room = 0
             return
@@ -255,7 +273,7 @@ class Reply:
                 part=at,
                 status=result.status,
                 next_offset=result.next_offset,
-                epoch=result.epoch or epoch,
+                epoch=epoch,
                 min_offset=result.min_offset,
                 max_offset=result.max_offset,
                 batches=len(result.batches),
@@ -264,8 +282,8 @@ class Reply:
             )
         )
         self.room -= size
-        self.sizes.extend(map(len, result.batches))
-        self.batches.extend(result.batches)
+        if size:
+            self._parts[at] = result.batches
 
 
 def _detail(part: FetchPart, result: ReadResult) -> str:

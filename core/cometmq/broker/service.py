@@ -68,7 +68,7 @@ class Service:
         self.damage_reports = 0
         self._gate = gate
         sends = Sends(log, catalog, gate, park, limits, chain("before_append"))
-        topics = TopicOperations(log, catalog, gate, Waits(log))
+        topics = TopicOperations(log, catalog, gate, Waits(log), limits)
         offsets = OffsetOperations(log, catalog, gate, broker.offsets, self.commits)
         self._route(sends, topics, offsets)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
+from cometmq.broker.names import shown
+from cometmq.broker.refusals import Rejected
 from cometmq.broker.requests import Request
 from cometmq.broker.topics import TopicChange, info_of
 from cometmq.broker.waits import Waits
+from cometmq.interfaces import Limits
 from cometmq.log import Log
 from cometmq.protocol import (
     Empty,
     QueueInfo,
+    Status,
     TopicAlter,
     TopicCreate,
     TopicDelete,
@@ -21,16 +25,21 @@ from cometmq.protocol import (
 )
 
 Body = list[memoryview]
+INFO_BYTES = 40
+"""Of a topic in a listing besides its name, at most."""
 
 
 class TopicOperations:
     """Handlers; each change is answered when it has the broker's default level."""
 
-    def __init__(self, log: Log, catalog: Catalog, gate: Gate, waits: Waits) -> None:
+    def __init__(
+        self, log: Log, catalog: Catalog, gate: Gate, waits: Waits, limits: Limits
+    ) -> None:
         self._log = log
         self._catalog = catalog
         self._gate = gate
         self._waits = waits
+        self._frame_bytes = limits.frame_bytes
 
     def create(self, request: Request, header: TopicCreate, body: Body) -> None:
         self._gate.check(request.session, "TOPIC_CREATE", header.topic)
@@ -58,6 +67,13 @@ class TopicOperations:
         topics = [
             info_of(topic) for topic in self._catalog.topics if topic.name.startswith(header.prefix)
         ]
+        size = sum(len(topic.topic) + INFO_BYTES for topic in topics)
+        if size > self._frame_bytes:
+            raise Rejected(
+                Status.LIMIT_REACHED,
+                f"the {len(topics)} topics that begin with {shown(header.prefix)} don't fit into "
+                "one reply: ask with a longer prefix",
+            )
         request.answer(TopicListing(topics))
 
     def describe(self, request: Request, header: TopicDescribe, body: Body) -> None:
