@@ -258,12 +258,12 @@ def test_a_cut_while_the_disk_is_read_is_told_with_the_next_fetch() -> None:
         await client.send(batch_of("t", 0, b"b"))
         read_slowly, cut = log.read, asyncio.Event()
 
-        async def read(*arguments: int) -> ReadResult:
-            result = await read_slowly(*arguments)
+        async def read(incarnation: int, queue: int, offset: int, max_bytes: int) -> ReadResult:
+            result = await read_slowly(incarnation, queue, offset, max_bytes)
             await cut.wait()
             return result
 
-        log.read_now = lambda *arguments: None  # type: ignore[method-assign]
+        log.read_now = lambda *_: None  # type: ignore[method-assign]
         log.read = read  # type: ignore[method-assign]
         request = client.post(Operation.FETCH, Fetch([FetchPart("t", 0, 0)]))
         assert await client.answer_if_any(request) is None
