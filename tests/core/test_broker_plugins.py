@@ -222,21 +222,21 @@ def test_a_plugin_that_fails_is_named_and_nobody_else_notices(
     assert "readable_advanced" in caplog.text
 
 
-class Helper:
+class Companion:
     """Contributes a job and a number, and follows the broker's life."""
 
-    name = "helper"
+    name = "companion"
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
     @hookimpl
     def jobs(self) -> Sequence[Job]:
-        return [Job("helper-job", lambda: self.events.append("job"), interval_s=5.0)]
+        return [Job("companion-job", lambda: self.events.append("job"), interval_s=5.0)]
 
     @hookimpl
     def metrics(self) -> Sequence[Metric]:
-        return [Metric("helped", "How often.", "counter", 3, {"whom": "all"})]
+        return [Metric("attended", "How often.", "counter", 3, {"whom": "all"})]
 
     @hookimpl
     async def started(self, broker: Any) -> None:
@@ -248,16 +248,16 @@ class Helper:
 
 
 def test_contributions_and_life_cycle() -> None:
-    helper = Helper()
+    companion = Companion()
 
     async def scenario(rig: Rig, client: RawClient) -> None:
         await rig.environment.clock.run_for(11.0)
         answer = await client.ask(Operation.BROKER_INFO, BrokerInfo())
         metrics = answer.header.metrics
-        assert metrics['helped{whom="all"}'] == 3
-        assert metrics['job_runs{job="helper-job"}'] == 2
+        assert metrics['attended{whom="all"}'] == 3
+        assert metrics['job_runs{job="companion-job"}'] == 2
         assert metrics["loop_lag_p999_ms"] >= 0
         assert (await client.ask(Operation.HEARTBEAT, Heartbeat())).status == Status.OK
 
-    play(scenario, helper=helper)
-    assert helper.events == ["started True", "job", "job", "stopping True"]
+    play(scenario, companion=companion)
+    assert companion.events == ["started True", "job", "job", "stopping True"]
