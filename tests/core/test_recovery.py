@@ -173,6 +173,34 @@ async def test_a_power_cut_at_any_step_of_a_start_or_a_roll_is_harmless(
         kit.environment.files = files
 
 
+@pytest.mark.parametrize("shortened", [False, True])
+@in_loop
+async def test_a_whole_checkpoint_behind_a_torn_end_goes_with_it(
+    kit: LogKit, shortened: bool
+) -> None:
+    log = await kit.open()
+    await kit.send(count=2)
+    kit.environment.files.hold_syncs()
+    torn = kit.append(count=5)
+    log.write()
+    log.roll()
+    assert not log._writer.checkpointing
+    kit.kill()
+    # The disk got the second segment first.
+    kit.environment.files.holding = False
+    if shortened:
+        kit.environment.files.open(kit.paths()[0]).truncate(torn.position + 50)
+    else:
+        kit.overwrite(torn.position, bytes(torn.end - torn.position))
+    log = await kit.open()
+    (cut,) = kit.report.cuts
+    assert cut.position == torn.position and not kit.report.damage and not log.in_doubt
+    assert log.next_offset(1, 0) == 2
+    assert (await kit.send()).base_offset == 2
+    assert (await log.read(1, 0, 0, 1 << 20)).next_offset == 2
+    assert (await log.read(1, 0, 2, 1 << 20)).next_offset == 3
+
+
 @in_loop
 async def test_a_folder_whose_first_start_never_wrote_is_a_new_log(kit: LogKit) -> None:
     files = kit.environment.files

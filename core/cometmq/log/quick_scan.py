@@ -26,7 +26,8 @@ _CONTROL = 1 << KIND_SHIFT
 def quick_scan(
     read: Read, base: int, size: int, seed: int, *, start: int | None = None
 ) -> Iterator[Plain | Batch | Problem]:
-    """What `scan_segment` yields, batches of messages as tuples; see there."""
+    """What `scan_segment` yields, see there; batches of messages as tuples, unless they are larger
+    than what is read at once."""
     end = base + size
     position = base if start is None else start
     while position < end:

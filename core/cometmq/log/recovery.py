@@ -21,8 +21,9 @@ from typing import Literal
 
 import msgspec
 
-from cometmq.batch import Batch, Kind, seed
-from cometmq.interfaces import Segment, Storage
+from cometmq.batch import Kind, seed
+from cometmq.interfaces import Storage
+from cometmq.log.quick_scan import quick_scan
 from cometmq.log.records import EpochStart, read_records
 from cometmq.log.replay import Index, Replay, load, newest_checkpoint, walk_for
 from cometmq.log.scan import Problem, Read, scan_segment
@@ -55,12 +56,8 @@ class Recovered(msgspec.Struct):
     """The segment whose index is open."""
     torn: str = ""
     """Why what lies behind `end` is cut, if it is more than prepared space."""
-    surplus: bool = False
-    """Whether anything lies behind `end`, zeros included."""
     damage: list[Damage] = []
     in_doubt: str = ""
-    checkpoints: list[int] = []
-    """Bases of the segments whose head checkpoint was seen whole."""
 
 
 def recover(
@@ -69,162 +66,183 @@ def recover(
     make_index: Callable[[int], Index],
     node: str,
 ) -> Recovered:
-    """Read the log into `state` and the index that `make_index(seed)` gives. `node`: our id, in
-    hex."""
-    read = storage.read
-    log_id, spans = find_spans(read, storage.segments())
-    found = Recovered(log_id=log_id)
+    """Read the log into `state` and the index that `make_index(seed)` gives (made anew when what
+    was read first turns out to be cut). `node`: our id, in hex."""
+    log_id, spans = find_spans(storage.read, storage.segments())
     if not spans:
-        return found
+        return Recovered()
+    recovery = _Recovery(storage.read, spans, state, make_index, node)
     if log_id is None:
-        return _nameless(read, spans, found)
-    found.seed = seed(log_id)
-    for span, reason in tail_damage(spans):
-        place = span.base if span.flaw else span.base + span.size
-        found.damage.append(Damage(place, span.segment.name, reason))
-    first = _begin_state(read, spans, state, found)
-    index = make_index(found.seed)
-    for span in spans[:first]:
-        index.known(span.base, span.end)
-    replay = Replay(state, index, node, spans[first:])
-    batches = walk_for(state)(read, spans[first:], found.seed)
-    problem = replay.run(batches)
-    if problem is not None and not _is_prepared(problem, spans):
-        _judge(read, spans[first:], problem, found, state, node)
-        while found.in_doubt and problem is not None:
-            # Best effort for readers: nothing of this is ever written.
-            _note(found, spans, problem)
-            problem = replay.run(batches)
-    _conclude(found, replay, spans[-1].segment)
-    return found
+        return recovery.nameless()
+    return recovery.run(log_id)
 
 
-def _begin_state(read: Read, spans: Sequence[Span], state: State, found: Recovered) -> int:
-    """Load the newest whole checkpoint; returns where in `spans` the replay begins."""
-    newest = newest_checkpoint(read, spans, found.seed)
-    if newest is not None:
-        at, checkpoint = newest
-        load(state, checkpoint)
-        found.checkpoints.append(checkpoint.base)
-        found.replayed_from = checkpoint.base
-        return at
-    state.reset()
-    found.replayed_from = spans[0].base
-    if spans[0].base != 0:
-        found.in_doubt = (
-            f"no segment from {spans[0].segment.name} on has a whole head checkpoint, and what lay"
-            f" before it is gone, so topics and offsets can't be told; {NEXT_STEP}"
-        )
-    return 0
+class _Recovery:
+    """One start's way through the log."""
 
+    def __init__(
+        self,
+        read: Read,
+        spans: Sequence[Span],
+        state: State,
+        make_index: Callable[[int], Index],
+        node: str,
+    ) -> None:
+        self._read = read
+        self._all = spans
+        self._state = state
+        self._make_index = make_index
+        self._node = node
+        self._found = Recovered()
 
-def _nameless(read: Read, spans: Sequence[Span], found: Recovered) -> Recovered:
-    """No segment begins with an intact batch. Zeros only: a start that never got to write."""
-    for span in spans:
-        first = next(scan_segment(read, span.base, span.size, 0), None)
-        if first is not None and not _is_zeros(first[1]):
+    def nameless(self) -> Recovered:
+        """No segment begins with an intact batch. Zeros only: a start that never got to write."""
+        found = self._found
+        found.end = self._all[0].base
+        for span in self._all:
+            first = next(scan_segment(self._read, span.base, span.size, 0), None)
+            if first is None or (isinstance(first[1], Problem) and first[1].kind == "zeros"):
+                continue
+            found.end = span.end
             found.in_doubt = (
                 f"{span.segment.name} and every other segment lacks an intact first batch, so it"
                 f" can't be told which log this is; {NEXT_STEP}"
             )
-            found.end = spans[-1].base + spans[-1].size
-            return found
-    found.end = spans[0].base
-    found.surplus = True
-    return found
+        return found
 
+    def run(self, log_id: bytes) -> Recovered:
+        """Replay; again with less if the end that was replayed hangs in the air."""
+        spans, torn = self._all, ""
+        while True:
+            found = self._found = Recovered(log_id=log_id, seed=seed(log_id), torn=torn)
+            first, replay = self._replay(spans)
+            gap = None if found.in_doubt else self._unproven_gap(spans[: first + 1], replay)
+            if gap is None:
+                break
+            at, problem = gap
+            spans, torn = spans[: at + 1], problem.reason
+        found.replayed_batches = replay.batches
+        found.end = replay.end
+        found.proven = min(replay.proven, found.end)
+        found.store_time, found.last_kind = replay.store_time, replay.last_kind
+        found.epoch, found.open_base = replay.epoch, replay.open_base
+        for span, reason in tail_damage(spans[: first + 1]):
+            place = span.base if span.flaw else span.base + span.size
+            self._note(Damage(place, span.segment.name, reason))
+        return found
 
-def _is_zeros(found: Batch | Problem) -> bool:
-    return isinstance(found, Problem) and found.kind == "zeros"
+    def _replay(self, spans: Sequence[Span]) -> tuple[int, Replay]:
+        """From the newest whole checkpoint on; where in `spans` that was, and what it told."""
+        first = self._load(spans)
+        index = self._make_index(self._found.seed)
+        for span in spans[:first]:
+            index.known(span.base, span.end)
+        replay = Replay(self._state, index, self._node, spans[first:])
+        batches = walk_for(self._state)(self._read, spans[first:], self._found.seed)
+        problem = replay.run(batches)
+        if problem is not None and not _is_prepared(problem, spans):
+            self._judge(problem)
+        while self._found.in_doubt and problem is not None:
+            # Best effort for readers: nothing of this is ever written.
+            if not _is_prepared(problem, spans):
+                span = self._span_of(problem.position)
+                self._note(Damage(problem.position, span.segment.name, problem.reason))
+            problem = replay.run(batches)
+        return first, replay
+
+    def _load(self, spans: Sequence[Span]) -> int:
+        """Load the newest whole checkpoint; returns where in `spans` the replay begins."""
+        newest = newest_checkpoint(self._read, spans, self._found.seed)
+        if newest is not None:
+            at, checkpoint = newest
+            load(self._state, checkpoint)
+            self._found.replayed_from = checkpoint.base
+            return at
+        self._state.reset()
+        self._found.replayed_from = spans[0].base
+        if spans[0].base != 0:
+            self._found.in_doubt = (
+                f"no segment from {spans[0].segment.name} on has a whole head checkpoint, and what"
+                f" lay before it is gone, so topics and offsets can't be told; {NEXT_STEP}"
+            )
+        return 0
+
+    def _unproven_gap(self, spans: Sequence[Span], replay: Replay) -> tuple[int, Problem] | None:
+        """The first bad place before the last of `spans`, of which nobody ever said that it was on
+        disk, and the number of its span.
+
+        The disk writes in any order: of two segments that were never synced, a power cut may leave
+        the second one with a whole checkpoint and take the end of the first.
+        """
+        for at, span in enumerate(spans[:-1]):
+            if span.end <= replay.stamped or span.flaw:
+                continue
+            start = max(span.base, replay.stamped)
+            if start >= span.base + span.size:
+                return at, Problem(start, "short", "the file ends before the next begins", span.end)
+            for found in quick_scan(
+                self._read, span.base, span.size, self._found.seed, start=start
+            ):
+                if isinstance(found, Problem):
+                    return at, found
+            if span.base + span.size < span.end:
+                place = span.base + span.size
+                return at, Problem(place, "short", "the file ends before the next begins", span.end)
+        return None
+
+    def _judge(self, problem: Problem) -> None:
+        """Torn or doubtful? Sets `torn` or `in_doubt`."""
+        found, node = self._found, self._node
+        if found.in_doubt:
+            return
+        position = problem.position
+        name = self._span_of(position).segment.name
+        place = f"{name} has no intact batch at position {position} ({problem.reason})"
+        flawed = [span for span in self._all if span.flaw and span.end > position]
+        verdict, other = self._verdict(problem)
+        if flawed:
+            # Whatever that file is, it is not a torn end of ours.
+            found.in_doubt = (
+                f"{flawed[0].segment.name} is no part of this log: {flawed[0].flaw}; {NEXT_STEP}"
+            )
+        elif verdict == "damage":
+            found.in_doubt = (
+                f"{place}, although later batches say that this was on disk: it is damaged, and"
+                f" the state behind it can't be proven; {NEXT_STEP}"
+            )
+        elif verdict == "foreign":
+            found.in_doubt = (
+                f"{place}; only stamps of node {other} say that this was on disk, and this is"
+                f" node {node}, which has no note of its own (a copied folder, a lost `node`"
+                f" file), so it can't be told a torn end from damage; {NEXT_STEP}"
+            )
+        else:
+            found.torn = problem.reason
+
+    def _verdict(self, problem: Problem) -> tuple[Verdict, str]:
+        """What the intact batches behind a problem prove, and whose stamp it is."""
+        nodes: dict[int, str] = {}
+        other = ""
+        spans = [span for span in self._all if span.end > problem.position and not span.flaw]
+        for batch in walk_behind(self._read, spans, self._found.seed, problem.resume):
+            if batch.kind == Kind.EPOCH_START:
+                nodes.update((r.epoch, r.node) for r in read_records(EpochStart, batch))
+            if batch.synced_before <= problem.position:
+                continue
+            owner = nodes.get(batch.epoch) or self._state.epochs.node_of(batch.epoch)
+            if owner == self._node:
+                return "damage", owner
+            other = owner or "unknown"
+        return ("foreign", other) if other else ("torn", "")
+
+    def _note(self, damage: Damage) -> None:
+        if damage.position not in [known.position for known in self._found.damage]:
+            self._found.damage.append(damage)
+
+    def _span_of(self, position: int) -> Span:
+        """The span that a position lies in."""
+        return next((span for span in self._all if position < span.end), self._all[-1])
 
 
 def _is_prepared(problem: Problem, spans: Sequence[Span]) -> bool:
     return problem.kind == "zeros" and problem.position >= spans[-1].base
-
-
-def _judge(
-    read: Read,
-    spans: Sequence[Span],
-    problem: Problem,
-    found: Recovered,
-    state: State,
-    node: str,
-) -> None:
-    """Torn or doubtful? Sets `torn` or `in_doubt`."""
-    if found.in_doubt:
-        return
-    position = problem.position
-    span = _span_of(spans, position)
-    place = f"{span.segment.name} has no intact batch at position {position} ({problem.reason})"
-    flawed = next((other for other in spans if other.flaw), None)
-    if flawed is not None:
-        # Whatever that file is, it is not a torn end of ours.
-        found.in_doubt = f"{flawed.segment.name} is no part of this log: {flawed.flaw}; {NEXT_STEP}"
-        return
-    verdict, other = _verdict(read, spans[spans.index(span) :], problem, found.seed, state, node)
-    if verdict == "damage":
-        found.in_doubt = (
-            f"{place}, although later batches say that this was on disk: it is damaged, and the"
-            f" state behind it can't be proven; {NEXT_STEP}"
-        )
-    elif verdict == "foreign":
-        found.in_doubt = (
-            f"{place}; only stamps of node {other} say that this was on disk, and this is node"
-            f" {node}, which has no note of its own (a copied folder, a lost `node` file), so it"
-            f" can't be told a torn end from damage; {NEXT_STEP}"
-        )
-    else:
-        found.torn = problem.reason
-
-
-def _verdict(
-    read: Read,
-    spans: Sequence[Span],
-    problem: Problem,
-    log_seed: int,
-    state: State,
-    node: str,
-) -> tuple[Verdict, str]:
-    """What the intact batches behind a problem prove, and whose stamp it is."""
-    nodes: dict[int, str] = {}
-    verdict: Verdict = "torn"
-    other = ""
-    for batch in walk_behind(read, spans, log_seed, problem.resume):
-        if batch.kind == Kind.EPOCH_START:
-            nodes.update((r.epoch, r.node) for r in read_records(EpochStart, batch))
-        if batch.synced_before <= problem.position:
-            continue
-        owner = nodes.get(batch.epoch) or state.epochs.node_of(batch.epoch)
-        if owner == node:
-            return "damage", owner
-        verdict, other = "foreign", owner or "unknown"
-    return verdict, other
-
-
-def _conclude(found: Recovered, replay: Replay, last: Segment) -> None:
-    found.end = replay.end
-    found.surplus = found.end < last.base + last.size
-    found.replayed_batches = replay.batches
-    found.proven = min(replay.proven, found.end)
-    found.store_time = replay.store_time
-    found.last_kind = replay.last_kind
-    found.open_base = replay.open_base
-    found.epoch = replay.epoch
-
-
-def _note(found: Recovered, spans: Sequence[Span], problem: Problem) -> None:
-    if _is_prepared(problem, spans):
-        return
-    span = _span_of(spans, problem.position)
-    damage = Damage(problem.position, span.segment.name, problem.reason)
-    if damage not in found.damage:
-        found.damage.append(damage)
-
-
-def _span_of(spans: Sequence[Span], position: int) -> Span:
-    """The span that a position lies in; the border between two belongs to the earlier one if the
-    earlier file is too short."""
-    for span in spans:
-        if position < span.end:
-            return span
-    return spans[-1]

@@ -56,6 +56,8 @@ class Replay:
         """Position behind the last batch applied."""
         self.proven = 0
         """What our own stamps say was on disk."""
+        self.stamped = 0
+        """What all stamps say was on disk, somewhere."""
         self.store_time = 0
         self.last_kind = -1
         self.epoch = 0
@@ -65,7 +67,7 @@ class Replay:
         """Apply until something else than a batch comes; that is returned."""
         index, border = self._index, self._next_border()
         advance = self._state.next_offsets.advance
-        epoch, own, batches = -1, False, 0
+        epoch, own, batches, stamp = -1, False, 0, self.stamped
         for item in found:
             if isinstance(item, tuple):
                 position, length, stamped, synced, base, following, time, incarnation, queue = item
@@ -78,6 +80,7 @@ class Replay:
                 self.last_kind = 0
             elif isinstance(item, Problem):
                 self.batches += batches
+                self.stamped = stamp
                 return item
             else:
                 position, length, time = item.position, item.length, item.store_time
@@ -89,13 +92,15 @@ class Replay:
             if stamped != epoch:
                 epoch = stamped
                 own = self._is_own(epoch)
+            # Never lower than before: what is stamped later knows at least as much.
+            stamp = synced
             if own:
-                # Never lower than before: what is stamped later knows at least as much.
                 self.proven = synced
             batches += 1
             self.end = position + length
             self.store_time = time
         self.batches += batches
+        self.stamped = stamp
         return None
 
     def _take(self, batch: Batch) -> None:
