@@ -11,7 +11,7 @@ from typing import Any
 
 from cometmq.broker import malloc
 from cometmq.broker.addresses import check_open, transport_of, transports_by_scheme
-from cometmq.broker.info import banner_lines, metric_values, plugin_rows
+from cometmq.broker.info import banner_lines, metric_values, plugin_rows, recovery_lines
 from cometmq.broker.jobs import Jobs
 from cometmq.broker.loop_lag import LoopLag
 from cometmq.broker.offsets import CommittedOffsets
@@ -108,7 +108,7 @@ class Broker:
             self.composition,
             self.log.default_level,
             self.log.could_lose(),
-            self.log.in_doubt,
+            self.report,
         )
 
     def info(self) -> BrokerInfoReply:
@@ -178,11 +178,14 @@ class Broker:
                 segment_age_s=settings.segment_age_s,
                 max_unsynced_bytes=settings.max_unsynced_bytes,
                 mark_idle_ms=settings.mark_idle_ms,
+                drop_state=settings.drop_state,
                 level=self.config.broker.level,
             ),
         )
         self.park = Park(self.environment.clock, self.config.limits.parked)
         self.report = await self.log.open()
+        for line in recovery_lines(self.report):
+            logger.warning("%s", line)
         self._log_open = True
         self.log.on_stopped(lambda reason: self.fail(LogStopped(reason)))
         self.log.on_truncated(lambda position: self.park.fire_all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cometmq.interfaces import Metric
+from cometmq.log import RecoveryReport
 from cometmq.plugins import Composition
 from cometmq.version import __version__
 
@@ -40,9 +41,10 @@ def banner_lines(
     composition: Composition,
     level: str,
     could_lose: str,
-    in_doubt: str,
+    report: RecoveryReport,
 ) -> list[str]:
-    """What `mq run` prints: who, where, what is in it, and what a power cut could take."""
+    """What `mq run` prints: who, where, what is in it, what a power cut could take, and what the
+    start found and did."""
     lines = [
         f"CometMQ {__version__}, broker {name}",
         f"listening on {', '.join(addresses)}",
@@ -50,8 +52,28 @@ def banner_lines(
         f"plugins {', '.join(plugin.name for plugin in composition.plugins if plugin.hooks)}",
         f"level {level}: {could_lose}",
     ]
-    if in_doubt:
-        lines.append(f"READ-ONLY, the log is in doubt: {in_doubt}")
+    return [*lines, *recovery_lines(report)]
+
+
+def recovery_lines(report: RecoveryReport) -> list[str]:
+    """What a start found that is not as it should be, and what it did about it."""
+    lines = [
+        f"cut a torn tail of {cut.size} bytes at position {cut.position} ({cut.reason}); "
+        + (f"the bytes are kept in {cut.kept}" if cut.kept else "it held nothing but zeros")
+        for cut in report.cuts
+    ]
+    lines += [
+        f"DAMAGE at position {damage.position} of {damage.file}: {damage.reason}; the messages "
+        "there answer DAMAGED, all others are served"
+        for damage in report.damage
+    ]
+    if report.missing_below:
+        lines.append(
+            f"segments before position {report.missing_below} are missing, though nothing was "
+            "trimmed there; their messages answer EXPIRED"
+        )
+    if report.in_doubt:
+        lines.append(f"READ-ONLY, the log is in doubt: {report.in_doubt}")
     return lines
 
 

@@ -125,11 +125,8 @@ class Progress:
             return
         self._next_s = now_s + self.INTERVAL_S
         rate = messages / max(now_s - self._start_s, 1e-9)
-        click.echo(
-            f"\r{self._verb} {messages:,} messages, {size_bytes / 1e6:,.1f} MB, {rate:,.0f}/s\x1b[K",
-            nl=False,
-            err=True,
-        )
+        line = f"{self._verb} {messages:,} messages, {size_bytes / 1e6:,.1f} MB, {rate:,.0f}/s"
+        click.echo(f"\r{line}\x1b[K", nl=False, err=True)
 
     def elapsed_s(self) -> float:
         """Seconds since the work began."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 
@@ -27,6 +28,19 @@ from cometmq.real_environment import RealEnvironment
 @click.option("--config", "config_path", metavar="FILE", help="TOML file, usually mq.toml.")
 @click.option("--level", type=click.Choice(["memory", "disk", "quorum"]), help="Default ack level.")
 @click.option("--insecure", is_flag=True, help="Listen beyond loopback without authentication.")
+@click.option(
+    "--drop-state",
+    multiple=True,
+    metavar="NAME",
+    help="Give up the state that a plugin which is now off left in the log, for good.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged to stderr.",
+)
 @json_option
 def run(
     data: str | None,
@@ -35,14 +49,22 @@ def run(
     config_path: str | None,
     level: str | None,
     insecure: bool,
+    drop_state: tuple[str, ...],
+    log_level: str,
     as_json: bool,
 ) -> None:
     """Run a broker in the foreground until SIGINT or SIGTERM; a second signal exits at once."""
+    logging.basicConfig(
+        level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # A line per run of a job is for those who debug the scheduler.
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
     overrides: dict[str, object] = {
         "broker.data": data,
         "broker.listen": list(listen) or None,
         "broker.level": level,
         "broker.insecure": True if insecure else None,
+        "log.drop_state": list(drop_state) or None,
         "plugins": plugins or None,
     }
     given = {key: value for key, value in overrides.items() if value is not None}

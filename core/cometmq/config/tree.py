@@ -73,6 +73,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Beyond this much unsynced, sends of every level wait for the disk."""
     mark_idle_ms: Milliseconds = 100
     """Idle for so long after a sync, the broker writes down what is synced."""
+    drop_state: tuple[str, ...] = ()
+    """State in the log of plugins that are off, by name, to be given up for good."""
 
 
 class PluginsConfig(msgspec.Struct, frozen=True, kw_only=True):
