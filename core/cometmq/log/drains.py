@@ -168,7 +168,7 @@ class LogDrains(LogPlaces):
     def _complain(self, error: NoSpace) -> None:
         if not self._complained_of_space:
             self._complained_of_space = True
-            logger.warning("the log goes on in its old segment: %s", error)
+            logger.warning("the log needs space: %s", error)
 
     def _tick(self) -> None:
         """An idle log gets on with its checkpoint."""
