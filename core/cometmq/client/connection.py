@@ -318,7 +318,8 @@ class Connection:
         if call.changing and (call.sent or call.maybe_done):
             return self._unknown(call, "its time ran out")
         if call.sent or call.maybe_done:
-            text = f"{self.address} did not answer the {call.operation.name} request in time"
+            why = f" ({self.reason})" if self.reason else ""
+            text = f"{self.address} did not answer the {call.operation.name} request in time{why}"
             return Retryable(text, code="TIMEOUT")
         return Retryable(
             f"the {call.operation.name} request did not get out in time: "

@@ -1,0 +1,331 @@
+"""The sans-IO connection: hello, requests until answered, deadlines, reconnects, heartbeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq import protocol
+from cometmq.client.calls import Call
+from cometmq.client.connection import GREETING_TIMEOUT_S
+from cometmq.errors import (
+    Closed,
+    ConfigError,
+    Fenced,
+    NotAvailable,
+    OutcomeUnknown,
+    Refused,
+    Retryable,
+)
+from cometmq.interfaces import Channel, Limits
+from cometmq.protocol import Operation, Status
+from cometmq.testing.client_rig import ClientRig
+from cometmq.testing.scripted_broker import Answer
+
+HELLO = Operation.HELLO
+CREATE = Operation.TOPIC_CREATE
+LIST = Operation.TOPIC_LIST
+
+
+def create(rig: ClientRig, timeout_s: float = 30.0) -> Call[protocol.TopicDescription]:
+    """A request that changes something."""
+    header = protocol.TopicCreate("orders")
+    deadline_s = rig.engine.now_s() + timeout_s
+    return rig.engine.call(CREATE, header, protocol.TopicDescription, deadline_s)
+
+
+def listing(rig: ClientRig, timeout_s: float = 30.0) -> Call[protocol.TopicListing]:
+    """A request that only reads."""
+    header = protocol.TopicList()
+    deadline_s = rig.engine.now_s() + timeout_s
+    return rig.engine.call(LIST, header, protocol.TopicListing, deadline_s)
+
+
+def test_nothing_is_connected_before_it_is_needed() -> None:
+    rig = ClientRig()
+    rig.pass_time(60)
+    assert not rig.broker.channels
+
+
+def test_hello_goes_first_and_requests_wait_for_its_answer() -> None:
+    rig = ClientRig()
+    rig.broker.hold(HELLO)
+    call = create(rig)
+    rig.step()
+    assert [request.operation for request in rig.broker.requests] == [HELLO]
+    hello = rig.broker.requests[0].header
+    assert isinstance(hello, protocol.Hello)
+    assert hello.client_id == rig.engine.connection.client_id and hello.client_epoch == 1
+    rig.broker.requests[0].answer(rig.broker.default(rig.broker.requests[0]) or pytest.fail())
+    rig.step()
+    assert call.done and call.result().info.topic == "orders"
+
+
+def test_what_is_unanswered_goes_again_over_the_next_channel() -> None:
+    rig = ClientRig()
+    rig.broker.hold(CREATE)
+    call = create(rig)
+    rig.step()
+    rig.broker.break_connection()
+    rig.step()
+    assert rig.broker.channels[0].closed
+    rig.broker.on.clear()
+    rig.pass_time(1)
+    assert call.result().info.topic == "orders"
+    first, second = rig.broker.asked(CREATE)
+    assert first.id == second.id and first.channel is not second.channel
+    epochs = [r.header.client_epoch for r in rig.broker.asked(HELLO)]  # type: ignore[attr-defined]
+    assert epochs == [1, 2]
+
+
+def test_a_refused_repeat_is_unknown_since_the_first_may_have_worked() -> None:
+    rig = ClientRig()
+    rig.broker.hold(CREATE)
+    call = create(rig)
+    rig.step()
+    rig.broker.break_connection()
+    rig.broker.on[CREATE] = lambda request: request.fail(Status.TOPIC_EXISTS, "it exists")
+    rig.pass_time(1)
+    with pytest.raises(OutcomeUnknown, match="it exists"):
+        call.result()
+
+
+def test_a_refused_repeat_of_a_question_stays_refused() -> None:
+    rig = ClientRig()
+    rig.broker.hold(LIST)
+    call = listing(rig)
+    rig.step()
+    rig.broker.break_connection()
+    rig.broker.on[LIST] = lambda request: request.fail(Status.NOT_AUTHORIZED, "not you")
+    rig.pass_time(1)
+    with pytest.raises(Refused, match="not you") as caught:
+        call.result()
+    assert caught.value.code == "NOT_AUTHORIZED"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (Status.TOPIC_EXISTS, Refused),
+        (Status.FENCED, Fenced),
+        (Status.UNKNOWN_OPERATION, NotAvailable),
+        (Status.STOPPING, Retryable),
+        (Status.NO_SPACE, Retryable),
+        (999, Refused),
+    ],
+)
+def test_a_status_becomes_what_the_caller_can_do(status: int, kind: type[Exception]) -> None:
+    rig = ClientRig()
+    rig.broker.on[CREATE] = lambda request: request.fail(status, "so it is")
+    call = create(rig)
+    rig.step()
+    assert type(call.error) is kind and "so it is" in str(call.error)
+
+
+def test_deadline_of_a_change_that_went_out_is_unknown() -> None:
+    rig = ClientRig()
+    rig.broker.hold(CREATE)
+    call = create(rig, timeout_s=3)
+    rig.pass_time(2.9)
+    assert not call.done
+    rig.pass_time(0.2)
+    with pytest.raises(OutcomeUnknown, match="TOPIC_CREATE"):
+        call.result()
+
+
+def test_deadline_of_a_question_is_retryable() -> None:
+    rig = ClientRig()
+    rig.broker.hold(LIST)
+    call = listing(rig, timeout_s=3)
+    rig.pass_time(3.1)
+    with pytest.raises(Retryable) as caught:
+        call.result()
+    assert caught.value.code == "TIMEOUT"
+
+
+def test_deadline_of_a_change_that_never_went_out_is_retryable_and_says_why() -> None:
+    rig = ClientRig()
+    rig.broker.down = ("refused", "nobody listens there")
+    call = create(rig, timeout_s=3)
+    rig.pass_time(3.1)
+    with pytest.raises(Retryable, match="nobody listens there") as caught:
+        call.result()
+    assert caught.value.code == "NOT_CONNECTED" and "mq run" in str(caught.value)
+
+
+def test_tries_to_connect_come_slower_and_out_of_step() -> None:
+    rig = ClientRig()
+    rig.broker.down = ("refused", "nobody listens there")
+    call = listing(rig, timeout_s=1000)
+    counts = []
+    for _ in range(4):
+        rig.pass_time(30)
+        counts.append(len(rig.broker.channels))
+    assert counts[0] >= 8, "quick at first"
+    later = counts[3] - counts[2]
+    assert 6 <= later <= 12, "every 2.5 to 5 s in the end"
+    rig.broker.down = None
+    rig.pass_time(6)
+    assert call.done
+
+
+def test_a_session_that_the_broker_forgot_is_opened_anew() -> None:
+    rig = ClientRig()
+    answer = Answer(protocol.Failure("say hello"), Status.HELLO_REQUIRED)
+    rig.broker.answer_once(CREATE, answer)
+    call = create(rig)
+    rig.pass_time(1)
+    assert call.result().info.topic == "orders"
+    assert len(rig.broker.channels) == 2 and len(rig.broker.asked(HELLO)) == 2
+
+
+def test_a_refused_hello_ends_what_waits() -> None:
+    rig = ClientRig()
+    rig.broker.on[HELLO] = lambda request: request.fail(Status.NOT_AUTHENTICATED, "who are you")
+    call = create(rig)
+    rig.step()
+    with pytest.raises(Refused, match="who are you"):
+        call.result()
+
+
+def test_a_hello_put_off_is_repeated() -> None:
+    rig = ClientRig()
+    answer = Answer(protocol.Failure("starting", 10), Status.RETRY)
+    rig.broker.answer_once(HELLO, answer)
+    call = create(rig)
+    rig.pass_time(1)
+    assert call.done and call.error is None
+
+
+def test_a_hello_without_an_answer_is_given_up() -> None:
+    rig = ClientRig()
+    rig.broker.hold(HELLO)
+    call = create(rig, timeout_s=60)
+    rig.pass_time(GREETING_TIMEOUT_S + 1)
+    assert len(rig.broker.channels) == 2
+    rig.broker.on.clear()
+    rig.pass_time(2 * GREETING_TIMEOUT_S)
+    assert call.done and call.error is None
+
+
+def test_failed_handshakes_in_a_row_are_an_error_within_a_second() -> None:
+    rig = ClientRig()
+    rig.broker.down = ("handshake_failed", "it speaks something else")
+    call = create(rig)
+    rig.pass_time(1)
+    with pytest.raises(Retryable, match="something else") as caught:
+        call.result()
+    assert caught.value.code == "HANDSHAKE_FAILED"
+
+
+def test_an_address_that_no_transport_takes_ends_what_waits() -> None:
+    rig = ClientRig()
+
+    def connect(address: str, limits: Limits) -> Channel:
+        raise ConfigError("no such address")
+
+    rig.engine._connect = connect
+    call = create(rig)
+    rig.step()
+    with pytest.raises(ConfigError):
+        call.result()
+
+
+def test_unanswered_bytes_are_bounded_by_the_credit_of_hello() -> None:
+    rig = ClientRig(limits=Limits(credit_bytes=10_000))
+    rig.broker.hold(Operation.SEND)
+    batch = bytes(4_000)
+    header = protocol.Send([len(batch)], [0])
+    deadline_s = rig.engine.now_s() + 30
+    for _ in range(4):
+        rig.engine.call(Operation.SEND, header, protocol.SendReply, deadline_s, [batch])
+    rig.step()
+    # The test's batches are no batches, and nobody looks: the broker holds its answers.
+    assert len(rig.broker.asked(Operation.SEND)) == 2
+    first, second = rig.broker.asked(Operation.SEND)
+    first.answer(Answer(protocol.SendReply([])))
+    second.answer(Answer(protocol.SendReply([])))
+    rig.step()
+    assert len(rig.broker.asked(Operation.SEND)) == 4
+
+
+def test_one_request_larger_than_the_credit_goes_alone() -> None:
+    rig = ClientRig(limits=Limits(credit_bytes=100))
+    header = protocol.TopicList("x" * 500)
+    deadline_s = rig.engine.now_s() + 30
+    call = rig.engine.call(LIST, header, protocol.Empty, deadline_s)
+    rig.step()
+    assert call.done
+
+
+def test_heartbeats_keep_an_idle_session() -> None:
+    rig = ClientRig()
+    create(rig)
+    rig.pass_time(100)
+    assert 9 <= len(rig.broker.asked(Operation.HEARTBEAT)) <= 10
+    assert len(rig.broker.channels) == 1
+
+
+def test_a_silent_broker_is_given_up_after_the_session_time() -> None:
+    rig = ClientRig()
+    rig.broker.hold(LIST)
+    rig.broker.hold(Operation.HEARTBEAT)
+    call = listing(rig, timeout_s=300)
+    rig.pass_time(29)
+    assert len(rig.broker.channels) == 1
+    rig.broker.on.clear()
+    rig.pass_time(12)
+    assert len(rig.broker.channels) == 2 and call.done
+
+
+def test_bytes_that_are_no_protocol_end_the_channel_not_the_client() -> None:
+    rig = ClientRig()
+    rig.broker.hold(CREATE)
+    call = create(rig)
+    rig.step()
+    rig.broker.channels[0].deliver([b"\x00garbage"])
+    rig.broker.on.clear()
+    rig.pass_time(1)
+    assert call.result().info.topic == "orders"
+    assert len(rig.broker.channels) == 2
+
+
+def test_a_channel_that_takes_nothing_for_a_while_is_asked_again() -> None:
+    rig = ClientRig()
+    rig.broker.full = True
+    call = create(rig)
+    rig.step()
+    assert not rig.broker.requests
+    rig.broker.full = False
+    rig.pass_time(0.01)
+    assert call.done
+
+
+def test_closing_tells_unknown_from_closed_and_says_goodbye() -> None:
+    rig = ClientRig()
+    rig.broker.hold(CREATE)
+    rig.broker.hold(LIST)
+    out, question = create(rig), listing(rig)
+    rig.step()
+    never_out = create(rig)
+    rig.engine.close(Closed("over"))
+    with pytest.raises(OutcomeUnknown):
+        out.result()
+    for call in (question, never_out):
+        with pytest.raises(Closed):
+            call.result()
+    assert rig.broker.requests[-1].operation == Operation.GOODBYE
+    assert rig.broker.channels[0].closed
+    with pytest.raises(Closed):
+        create(rig)
+
+
+def test_later_is_asked_again_until_the_deadline() -> None:
+    rig = ClientRig()
+    rig.broker.on[CREATE] = lambda request: request.fail(Status.RETRY, "not yet", 100)
+    header = protocol.TopicCreate("orders")
+    deadline_s = rig.engine.now_s() + 5
+    task = rig.start(rig.engine.ask(CREATE, header, protocol.TopicDescription, deadline_s))
+    rig.pass_time(6)
+    with pytest.raises(Retryable, match="not yet"):
+        task.result()
+    assert 4 <= len(rig.broker.asked(CREATE)) <= 20
