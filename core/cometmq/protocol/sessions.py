@@ -1,0 +1,55 @@
+"""Hello, heartbeat, good-bye, and what every failure looks like."""
+
+from __future__ import annotations
+
+from cometmq.interfaces import Limits
+from cometmq.protocol.numbers import UInt
+from cometmq.protocol.wire import Plain, Wire
+
+
+class Hello(Wire):
+    """First request of every connection."""
+
+    protocol_min: UInt
+    protocol_max: UInt
+    client_id: str
+    """Chosen by the client, the same over its reconnects."""
+    client_epoch: UInt = 0
+    """Grows with each reconnect of this client id; the newest one wins."""
+    product: str = ""
+    """Name and version of the client library, for people."""
+    credentials: dict[str, str] = {}
+
+
+class HelloReply(Plain):
+    protocol: UInt
+    session: UInt
+    broker_name: str
+    log_id: str
+    epoch: UInt
+    """The broker's current epoch."""
+    session_timeout_ms: UInt
+    heartbeat_ms: UInt
+    limits: Limits
+    default_level: str
+    auto_create: bool = True
+
+
+class Heartbeat(Wire):
+    pass
+
+
+class Goodbye(Wire):
+    pass
+
+
+class Empty(Wire):
+    """A reply that carries nothing."""
+
+
+class Failure(Wire):
+    """The header of every reply whose status is not OK."""
+
+    detail: str = ""
+    """One sentence: what, where, what to do next."""
+    retry_after_ms: UInt = 0

@@ -1,0 +1,68 @@
+"""Topics: make, change, list and describe them."""
+
+from __future__ import annotations
+
+from cometmq.protocol.numbers import QueueNumber, UInt
+from cometmq.protocol.wire import Plain, Wire
+
+
+class TopicCreate(Wire):
+    topic: str
+    queues: UInt = 4
+    readable: bool = True
+    writable: bool = True
+
+
+class TopicAlter(Wire):
+    topic: str
+    queues: UInt | None = None
+    """May only grow."""
+    readable: bool | None = None
+    writable: bool | None = None
+    incarnation: UInt = 0
+    """The one the client knows; 0 = none."""
+
+
+class TopicDelete(Wire):
+    topic: str
+    incarnation: UInt = 0
+
+
+class TopicList(Wire):
+    prefix: str = ""
+
+
+class TopicDescribe(Wire):
+    topic: str
+    create: bool = False
+    """Make it with defaults if it is missing and the broker creates topics on first send."""
+    incarnation: UInt = 0
+
+
+class TopicInfo(Wire):
+    topic: str
+    incarnation: UInt
+    queues: UInt
+    readable: bool
+    writable: bool
+    created_ms: int
+
+
+class QueueInfo(Wire):
+    queue: QueueNumber
+    min_offset: UInt
+    max_offset: UInt
+    """The next offset that a reader can't see yet."""
+    next_offset: UInt
+    """The next offset that a message will get."""
+
+
+class TopicDescription(Plain):
+    info: TopicInfo
+    queues: list[QueueInfo] = []
+    log_id: str = ""
+    epoch: UInt = 0
+
+
+class TopicListing(Plain):
+    topics: list[TopicInfo]
