@@ -104,6 +104,12 @@ class Cursor:
         self.error = None
         self.raised = False
 
+    def stop(self, error: CometError) -> None:
+        """Stand still at the place, for a reason that lies right there."""
+        assert self.place is not None
+        self.move(self.place.offset, self.place.epoch)
+        self.error = error
+
     def add(self, batches: Sequence[memoryview], behind: Place) -> None:
         """Take what a fetch brought, and the place behind it."""
         self.chunks.extend(batches)

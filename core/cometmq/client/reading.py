@@ -119,7 +119,7 @@ class Reader:
             elif self._unreadable == "raise":
                 cursor.put_back(messages, place)
                 if not readable:
-                    cursor.error = _unreadable(message)
+                    cursor.stop(_unreadable(message))
                     return None
                 break
             elif callable(self._unreadable):
