@@ -47,6 +47,8 @@ class Send(msgspec.Struct, frozen=True):
     """The ack level that was reached."""
     life: int = 0
     """Which life of the broker it was acknowledged in."""
+    store_time: int = 0
+    """When the broker appended an acknowledged one, in ms since 1970."""
 
     @property
     def place(self) -> Place:
