@@ -91,6 +91,10 @@ class Storage(Protocol):
         """Unlink the segments that end at or below `position`, oldest first, with their side
         files. Never the active one. Returns what went."""
 
+    async def trim_in_thread(self, position: int) -> list[Segment]:
+        """The same without blocking the loop: the segments leave `segments` at once, their files
+        are unlinked in a thread. What a failure leaves behind goes with the next start's `trim`."""
+
     def write_side(self, base: int, suffix: str, chunks: Sequence[Buffer]) -> None:
         """Write the named side file of a segment whole (derived data: need not be durable)."""
 

@@ -11,6 +11,7 @@ since the system may have thrown away what it could not write.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from cometmq.environment import Buffer, Environment, File, Files
 from cometmq.errors import LogError, NoSpace
@@ -19,6 +20,7 @@ from cometmq_plugins.data_folder import DataFolder
 from cometmq_plugins.segment_cuts import cut_off, keep_copy, remove_segment
 from cometmq_plugins.segment_files import Entry, SegmentTable, is_out_of_space, only_zeros
 from cometmq_plugins.segment_sync import Unsynced
+from cometmq_plugins.segment_trims import take_off, unlink_all
 from cometmq_plugins.space_reserve import SpaceReserve
 
 STEP_BYTES = 16 << 20
@@ -44,6 +46,7 @@ class SegmentStorage:
         set aside for a full disk."""
         self.persistent = persistent
         self._files = files
+        self._threads = environment.threads
         self._data = data
         self._home = DataFolder(files, data)
         self._folder = f"{data}/log"
@@ -333,17 +336,23 @@ class SegmentStorage:
     def trim(self, position: int) -> list[Segment]:
         """Remove what lies whole below `position`; the last segment always stays."""
         self._check_writable()
-        gone = []
-        while len(self._table.entries) > 1 and self._table.entries[1].base <= position:
-            entry = self._table.entries[0]
-            self._table.set(self._table.entries[1:])
-            remove_segment(self._files, self._table, entry)
-            self._unsynced.forget(entry)
-            self._files.sync_folder(self._folder)
-            gone.append(Segment(entry.base, entry.size, entry.path))
-        if gone:
+        removals = take_off(self._table, self._unsynced, position)
+        for paths in removals.values():
+            unlink_all(self._files, self._folder, paths)
+        return self._trimmed(removals)
+
+    async def trim_in_thread(self, position: int) -> list[Segment]:
+        """The same, unlinking in a thread: to free a gigabyte takes a file system a while."""
+        self._check_writable()
+        removals = take_off(self._table, self._unsynced, position)
+        for paths in removals.values():
+            await self._threads.run(partial(unlink_all, self._files, self._folder, paths))
+        return self._trimmed(removals)
+
+    def _trimmed(self, removals: dict[Entry, list[str]]) -> list[Segment]:
+        if removals:
             self._restore_reserve()
-        return gone
+        return [Segment(entry.base, entry.size, entry.path) for entry in removals]
 
     # --- side files -----------------------------------------------------------------------------
 

@@ -89,6 +89,7 @@ class Kind(enum.IntEnum):
     KIND_NAME = 7
     TOPIC_CHANGE = 8
     OFFSET_COMMIT = 9
+    MIN_OFFSET = 10
 
 
 def bad(field: str, value: object, expected: str) -> BatchError:

@@ -30,8 +30,11 @@ class LogDrains(LogPlaces):
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
+        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        super().__init__(storage, flush_policy, environment, views=views, settings=settings)
+        super().__init__(
+            storage, flush_policy, environment, views=views, settings=settings, floor=floor
+        )
         self.append = self._writer.append
         self.append_control = self._writer.append_control
         self._syncer = LogSyncer(storage, self._positions, environment, self._on_synced, self._stop)

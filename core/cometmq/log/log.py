@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
@@ -46,8 +46,11 @@ class Log(LogDrains):
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
+        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        super().__init__(storage, flush_policy, environment, views=views, settings=settings)
+        super().__init__(
+            storage, flush_policy, environment, views=views, settings=settings, floor=floor
+        )
         self._marks = IdleMarks(
             environment.clock, self._settings.mark_idle_ms, self._mark_place, self._mark
         )
@@ -146,14 +149,18 @@ class Log(LogDrains):
         await self._settlement(appended.end)
         await self.index.trim(target)
         self.start = target
-        self._storage.trim(target)
+        await self._storage.trim_in_thread(target)
         return target
 
     # --- inside: opening and closing ----------------------------------------------------------
 
     def _make_index(self, log_seed: int) -> QueueIndex:
         self.index = self._writer.index = QueueIndex(
-            self._storage, self._environment, log_seed, self.state.next_offsets
+            self._storage,
+            self._environment,
+            log_seed,
+            self.state.next_offsets,
+            floor=self._floor,
         )
         return self.index
 
@@ -211,6 +218,7 @@ class Log(LogDrains):
             in_doubt=found.in_doubt,
             rewritten_bytes=rewritten,
             trimmed_segments=trimmed,
+            store_time=found.store_time,
         )
 
     async def _finish(self) -> None:

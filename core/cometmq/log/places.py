@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from cometmq.environment import Environment
 from cometmq.errors import NotAvailable
-from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
+from cometmq.interfaces import FlushPolicy, Level, Segment, StateView, Storage
 from cometmq.log.positions import POSITION_OF, PositionName, Positions
 from cometmq.log.queue_index import QueueIndex
 from cometmq.log.reader import Reader, ReadResult
@@ -46,13 +46,16 @@ class LogPlaces:
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
+        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        """`views`: the state views of the broker and its plugins. Raises NotAvailable for a default
-        level that this log can't give, ValueError for two views of one name."""
+        """`views`: the state views of the broker and its plugins; `floor`: see `QueueIndex`. Raises
+        NotAvailable for a default level that this log can't give, ValueError for two views of one
+        name."""
         self._storage = storage
         self._policy = flush_policy
         self._environment = environment
         self._settings = settings = settings or LogSettings()
+        self._floor = floor
         self.default_level: Level = settings.level or flush_policy.default_level
         position_of(self.default_level)
         self.state = State(views)
@@ -117,6 +120,20 @@ class LogPlaces:
             "unsynced_bytes": self.appended - self.synced,
             **self._storage.usage(),
         }
+
+    def segments(self) -> Sequence[Segment]:
+        """The files of the log, oldest first; the last one is written to."""
+        return self._storage.segments()
+
+    def space(self) -> tuple[int, int]:
+        """(bytes in all, bytes free) of the file system that holds the log."""
+        usage = self._storage.usage()
+        return usage["bytes_total"], usage["bytes_free"]
+
+    async def newest_time(self, base: int) -> int | None:
+        """The newest store time (ms since 1970) of a message in the segment at `base`; None if it
+        has no messages, or is not there any more."""
+        return await self.when_loaded(lambda: self.index.newest_time(base))
 
     def could_lose(self) -> str:
         """What a power cut could take, in a sentence."""

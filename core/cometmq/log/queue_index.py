@@ -8,17 +8,17 @@ in memory: then it raises `NotLoaded`, and `when_loaded` does it again after loa
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from cometmq.environment import Environment
 from cometmq.interfaces import Storage
 from cometmq.log.indexed_segments import (
     CACHE_BYTES,
-    IndexedSegments,
     NextOffsetsView,
     NotLoaded,
 )
+from cometmq.log.queue_sizes import QueueSizes
 from cometmq.log.segment_index import Columns, Key
 
 __all__ = ["CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     """Bytes."""
 
 
-class QueueIndex(IndexedSegments):
+class QueueIndex(QueueSizes):
     """Look-ups over the indexes of all segments. Each may raise NotLoaded."""
 
     def __init__(
@@ -45,10 +45,13 @@ class QueueIndex(IndexedSegments):
         seed: int,
         next_offsets: NextOffsetsView,
         *,
+        floor: Callable[[int, int], int] | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """`seed` is `cometmq.batch.seed(log_id)`."""
+        """`seed` is `cometmq.batch.seed(log_id)`; `floor(incarnation, queue)` the offset up to
+        which a queue was given up although its bytes may still be there."""
         super().__init__(storage, environment, seed, next_offsets, cache_bytes=cache_bytes)
+        self._floor = floor or _nothing_given_up
         self._last_found: dict[Key, int] = {}
 
     def locate(
@@ -77,9 +80,9 @@ class QueueIndex(IndexedSegments):
         return self._start(following, key) if following < len(self._bases) else None
 
     def min_offset(self, incarnation: int, queue: int) -> int:
-        """The first offset that the oldest segment has or would have; 0 for a queue that is younger
-        than that segment."""
-        return self._start(0, (incarnation, queue))
+        """The first offset that the oldest segment has or would have (0 for a queue that is younger
+        than that segment), but none that was given up."""
+        return max(self._start(0, (incarnation, queue)), self._floor(incarnation, queue))
 
     def next_offset_before(self, incarnation: int, queue: int, position: int) -> int:
         """The queue's next offset, counting only batches that end at or below `position`."""
@@ -97,7 +100,8 @@ class QueueIndex(IndexedSegments):
 
     def offset_by_time(self, incarnation: int, queue: int, time_ms: int) -> int:
         """The base offset of the queue's first batch stored at or after `time_ms` (since 1970) in
-        the oldest segment that has one; the queue's next offset if none has."""
+        the oldest segment that has one, but none that was given up; the queue's next offset if
+        none has."""
         key = incarnation, queue
         for at, base in enumerate(self._bases):
             newest = self._newest_times.get(base)
@@ -106,8 +110,18 @@ class QueueIndex(IndexedSegments):
             columns = self._columns(at, key) if newest >= time_ms else None
             row = 0 if columns is None else bisect_left(columns.times, time_ms)
             if columns is not None and row < len(columns.times):
-                return columns.bases[row]
+                return max(columns.bases[row], self._floor(incarnation, queue))
         return self._next_offsets.get(incarnation, queue)
+
+    def time_at(self, incarnation: int, queue: int, offset: int) -> int | None:
+        """The newest store time (ms since 1970) that the queue has up to the batch of `offset`, in
+        the segment where that lies; None if there is no such batch."""
+        key = incarnation, queue
+        columns = self._columns(self._find(key, offset), key)
+        row = -1 if columns is None else bisect_right(columns.bases, offset) - 1
+        if columns is None or row < 0 or columns.bases[row] + columns.spans[row] <= offset:
+            return None
+        return columns.times[row]
 
     def _find(self, key: Key, offset: int) -> int:
         """The number of the last segment at whose start the queue's next offset was at or below
@@ -133,6 +147,10 @@ class QueueIndex(IndexedSegments):
         """Whether the segment has the batch of this offset, so that no other needs to be asked."""
         columns = self._columns(at, key)
         return columns is not None and columns.bases[0] <= offset < columns.next_offset
+
+
+def _nothing_given_up(incarnation: int, queue: int) -> int:
+    return 0
 
 
 def _rows(columns: Columns, row: int, readable: int, max_bytes: int) -> Iterator[Entry]:

@@ -68,6 +68,9 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     """How much was not provably on disk and was written again."""
     trimmed_segments: int = 0
     """Segments of a trim that had been begun and was finished now."""
+    store_time: int = 0
+    """That of the last batch found, ms since 1970: about when the log was last in use; 0 when there
+    was none."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

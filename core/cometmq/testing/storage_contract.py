@@ -377,6 +377,17 @@ class StorageContract:
         assert bases(storage.segments()) == [3]
         assert storage.trim(1_000) == []
 
+    def test_a_trim_in_a_thread_does_the_same(self, bench: Bench) -> None:
+        storage = bench.filled(b"abc", b"defg", b"hi", seal_last=False)
+        storage.write_side(0, "queue", [b"index"])
+        assert bases(asyncio.run(storage.trim_in_thread(6))) == [0]
+        assert bases(storage.segments()) == [3, 7]
+        assert storage.read_side(0, "queue") is None
+        assert asyncio.run(storage.trim_in_thread(6)) == []
+        again, found = bench.reopened(storage)
+        assert bases(found) == [3, 7]
+        assert again.read(3, 9) == b"defg"
+
     def test_a_trim_takes_the_oldest_first(self, bench: Bench) -> None:
         storage = bench.filled(b"a", b"b", b"c", b"d")
         assert bases(storage.trim(3)) == [0, 1, 2]
