@@ -6,8 +6,9 @@ from random import Random
 
 from cometmq.batch import Batch, Kind
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
-from cometmq.broker.topics import TopicChange, Topics
+from cometmq.broker.topics import Topics
 from cometmq.interfaces import StateView
+from cometmq.log.records import TopicChange
 from cometmq.testing.log_bytes import LogBytes
 from cometmq.testing.state_view_contract import StateViewContract
 

@@ -9,7 +9,7 @@ from cometmq.interfaces import StateView
 from cometmq.log.epochs import Epochs
 from cometmq.log.kinds import CORE_KINDS, FIRST_FREE, Kinds
 from cometmq.log.next_offsets import NextOffsets
-from cometmq.log.records import EpochStart, KindName, Trim
+from cometmq.log.records import EpochStart, KindName, TopicChange, Trim
 from cometmq.log.trims import LogStart
 from cometmq.testing.log_bytes import LogBytes
 from cometmq.testing.state_view_contract import StateViewContract
@@ -20,10 +20,17 @@ class TestNextOffsets(StateViewContract):
         return NextOffsets()
 
     def make_history(self, log: LogBytes, random: Random) -> list[Batch]:
-        return [
-            log.messages(random.randint(1, 30), random.randint(0, 3), random.randint(1, 4))
-            for _ in range(random.randint(0, 80))
-        ]
+        living = list(range(1, 31))
+        history = []
+        for _ in range(random.randint(0, 80)):
+            topic = random.choice(living)
+            if len(living) > 1 and random.random() < 0.2:
+                living.remove(topic)
+                gone = TopicChange(topic, f"t{topic}", deleted=True)
+                history.append(log.control(Kind.TOPIC_CHANGE, [gone]))
+            else:
+                history.append(log.messages(topic, random.randint(0, 3), random.randint(1, 4)))
+        return history
 
     def observe(self, view: StateView) -> object:
         assert isinstance(view, NextOffsets)

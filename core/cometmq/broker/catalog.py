@@ -7,9 +7,10 @@ from collections.abc import Callable
 from cometmq.broker.names import NAME_RULE, QUEUES_MAX, is_name, shown
 from cometmq.broker.park import Park
 from cometmq.broker.refusals import Rejected
-from cometmq.broker.topics import KIND, TopicChange, Topics
+from cometmq.broker.topics import KIND, Topics
 from cometmq.environment import Clock
 from cometmq.log import Appended, Log
+from cometmq.log.records import TopicChange
 from cometmq.protocol import Status
 
 TOPICS_MAX = 100_000

@@ -10,7 +10,7 @@ import msgspec
 
 from cometmq.batch import Batch, Kind
 from cometmq.broker.topics import KIND as TOPIC_KIND
-from cometmq.broker.topics import TopicChange
+from cometmq.log.records import TopicChange, read_records
 
 KIND = "offset-commit"
 _SHARD = 1000
@@ -34,7 +34,6 @@ class Place(NamedTuple):
 
 
 _commits = msgspec.msgpack.Decoder(list[OffsetCommit])
-_changes = msgspec.msgpack.Decoder(list[TopicChange])
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -59,7 +58,7 @@ class CommittedOffsets:
             for commit in _commits.decode(batch.records):
                 self._set(commit)
             return
-        for change in _changes.decode(batch.records):
+        for change in read_records(TopicChange, batch):
             if change.deleted:
                 self._places.pop(change.incarnation, None)
 

@@ -16,11 +16,11 @@ from cometmq.broker.names import shown
 from cometmq.broker.park import Park
 from cometmq.broker.refusals import Rejected, hook_refusal, internal_refusal, log_refusal
 from cometmq.broker.requests import Request
-from cometmq.broker.topics import TopicChange
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import LEVELS, Level, Limits, Pass, Refuse, Replace, SessionInfo
 from cometmq.log import LEVELS_HERE, Log, Outcome
+from cometmq.log.records import TopicChange
 from cometmq.protocol import Send, SendReply, SendResultPart, Status
 
 BATCHES_MAX = 4096

@@ -7,10 +7,11 @@ from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
 from cometmq.broker.requests import Request
-from cometmq.broker.topics import TopicChange, info_of
+from cometmq.broker.topics import info_of
 from cometmq.broker.waits import Waits
 from cometmq.interfaces import Limits
 from cometmq.log import Log
+from cometmq.log.records import TopicChange
 from cometmq.protocol import (
     Empty,
     QueueInfo,

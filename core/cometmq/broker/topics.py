@@ -12,22 +12,11 @@ from itertools import islice
 import msgspec
 
 from cometmq.batch import Batch
+from cometmq.log.records import TopicChange, read_records
 from cometmq.protocol import TopicInfo
 
 KIND = "topic-change"
 _SHARD = 100
-
-
-class TopicChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """A record of the kind `topic-change`: all there is to say of a topic, or that it is gone."""
-
-    incarnation: int
-    name: str
-    queues: int = 0
-    readable: bool = True
-    writable: bool = True
-    created_ms: int = 0
-    deleted: bool = False
 
 
 class _Shard(msgspec.Struct, array_like=True):
@@ -37,7 +26,6 @@ class _Shard(msgspec.Struct, array_like=True):
     topics: list[TopicChange]
 
 
-_changes = msgspec.msgpack.Decoder(list[TopicChange])
 _shards = msgspec.msgpack.Decoder(_Shard)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -69,7 +57,7 @@ class Topics:
         return self._by_incarnation.get(incarnation)
 
     def apply(self, batch: Batch) -> None:
-        for change in _changes.decode(batch.records):
+        for change in read_records(TopicChange, batch):
             self._set(change)
 
     def slices(self) -> Iterator[bytes]:

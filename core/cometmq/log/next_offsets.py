@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from cometmq.batch import Batch
+from cometmq.batch import Batch, Kind
+from cometmq.log.records import TopicChange, read_records
 
 _SHARD = 2000
 """About how many queues a slice holds: some 20 kB, 0.1 ms."""
@@ -14,17 +15,25 @@ _decoder = msgspec.msgpack.Decoder(list[tuple[int, list[tuple[int, int]]]])
 
 
 class NextOffsets:
-    """(incarnation, queue) -> next offset, a maximum: it never falls but by a cut of the log."""
+    """(incarnation, queue) -> next offset, a maximum: it never falls but by a cut of the log.
+
+    A deleted topic's queues are forgotten; no other topic will ever have its incarnation.
+    """
 
     name = "next-offsets"
-    kinds: Sequence[str] = ("messages",)
+    kinds: Sequence[str] = ("messages", "topic-change")
 
     def __init__(self) -> None:
         self._topics: dict[int, dict[int, int]] = {}
 
     def apply(self, batch: Batch) -> None:
-        """Take a batch of messages; one of no topic (incarnation 0) has no place in a queue."""
-        if batch.incarnation:
+        """Take a batch of messages; one of no topic (incarnation 0) has no place in a queue. Or
+        forget a topic that was deleted."""
+        if batch.kind == Kind.TOPIC_CHANGE:
+            for change in read_records(TopicChange, batch):
+                if change.deleted:
+                    self._topics.pop(change.incarnation, None)
+        elif batch.incarnation:
             self.advance(batch.incarnation, batch.queue, batch.next_offset)
 
     def advance(self, incarnation: int, queue: int, next_offset: int) -> None:

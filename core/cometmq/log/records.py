@@ -1,4 +1,4 @@
-"""What the log's own control batches hold: one msgpack array per record.
+"""What the log's own control batches, and those of topics, hold: one msgpack array per record.
 
 Fields are only ever added at the end, with defaults, so that older logs stay readable.
 """
@@ -78,10 +78,31 @@ class KindName(msgspec.Struct, array_like=True, frozen=True):
     """The operator gave this view's state up."""
 
 
+class TopicChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """A record of the kind `topic-change`: all there is to say of a topic, or that it is gone."""
+
+    incarnation: int
+    name: str
+    queues: int = 0
+    readable: bool = True
+    writable: bool = True
+    created_ms: int = 0
+    deleted: bool = False
+
+
 R = TypeVar("R", bound=msgspec.Struct)
 _decoders = {
     kind: msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
-    for kind in (SegmentStart, EpochStart, CheckpointSlice, CheckpointEnd, Mark, Trim, KindName)
+    for kind in (
+        SegmentStart,
+        EpochStart,
+        CheckpointSlice,
+        CheckpointEnd,
+        Mark,
+        Trim,
+        KindName,
+        TopicChange,
+    )
 }
 
 
