@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TypeVar
+
+import msgspec
 
 from cometmq.client.administration import Administration
 from cometmq.client.driver import Driver
@@ -13,6 +16,8 @@ from cometmq.environment import Environment
 from cometmq.interfaces import Connect
 from cometmq.protocol import BrokerInfoReply, OffsetsPart, TopicDescription, TopicInfo
 from cometmq.real_environment import RealEnvironment
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Admin:
@@ -88,6 +93,11 @@ class Admin:
         """Commit for a group, in one queue or in all: "earliest", "latest", an offset, or a
         datetime (the first message stored since then). Returns the offsets by queue."""
         return self._driver.run(self._flows.reset_offsets(group, topic, to, queue))
+
+    def call(self, operation: int, header: msgspec.Struct, reply_type: type[S]) -> S:
+        """Ask for an operation that a plugin of the broker brings: its number, its request, and the
+        struct of its reply. Raises NotAvailable if no plugin there has it."""
+        return self._driver.run(self._flows.call(operation, header, reply_type))
 
     def close(self) -> None:
         """End the connection."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import msgspec
+
 from cometmq.client.engine import Engine
 from cometmq.client.offsets import (
     Start,
@@ -32,6 +36,8 @@ from cometmq.protocol import (
     TopicList,
     TopicListing,
 )
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Administration:
@@ -121,6 +127,10 @@ class Administration:
         for error in commit_failures(reply, parts).values():
             raise error
         return {part.queue: part.offset for part in parts}
+
+    async def call(self, operation: int, header: msgspec.Struct, reply_type: type[S]) -> S:
+        """See `Admin.call`."""
+        return await self.engine.ask(operation, header, reply_type, self._deadline_s())
 
     async def _refs(self, topic: str, queue: int | None) -> list[QueueRef]:
         """The queues of a topic, or the one named. Raises Refused when it has no such queue."""

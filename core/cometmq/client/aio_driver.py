@@ -25,6 +25,7 @@ class AioDriver:
         self._timer_at_s = NEVER
         self._watched = -1
         self._scheduled = False
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
         """Raises Closed when this client is closed."""
@@ -41,7 +42,7 @@ class AioDriver:
         try:
             await self.wait(task, None)
         finally:
-            task.cancel("the wait was cancelled")
+            task.cancel(str(self.engine.closed or "the wait was cancelled"))
         return task.result()
 
     def do(self, change: Callable[[], T]) -> T:
@@ -63,15 +64,17 @@ class AioDriver:
                 ended.set_result(None)
 
         waitable.add_waiter(wake)
+        timer = None
         if timeout_s is not None:
             timer = self.engine.at(self.engine.now_s() + timeout_s, wake)
             self._arm()
-            try:
-                await ended
-            finally:
-                timer.cancel()
-        else:
+        self._waiting.add(ended)
+        try:
             await ended
+        finally:
+            self._waiting.discard(ended)
+            if timer is not None:
+                timer.cancel()
         return waitable.done
 
     def close(self) -> None:
@@ -81,6 +84,9 @@ class AioDriver:
             self._timer.cancel()
             self._timer = None
         self.engine.close(Closed("this client is closed; make a new one"))
+        for ended in self._waiting:
+            if not ended.done():
+                ended.set_result(None)
         self._run_deferred()
 
     # --- inside -------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Call(Waitable[S]):
     def __init__(
         self,
         request_id: int,
-        operation: Operation,
+        operation: int,
         header: msgspec.Struct,
         body: Sequence[Buffer],
         reply_type: type[S],
@@ -57,6 +57,12 @@ class Call(Waitable[S]):
         """Handed to the transport of the connection that is up now."""
         self.maybe_done = False
         """Handed to one that broke before the answer came."""
+
+    @property
+    def name(self) -> str:
+        """What it asks for, for people."""
+        known = self.operation in Operation.__members__.values()
+        return Operation(self.operation).name if known else f"OPERATION_{self.operation}"
 
     @property
     def changing(self) -> bool:

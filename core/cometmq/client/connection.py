@@ -95,7 +95,7 @@ class Connection:
 
     def request(
         self,
-        operation: Operation,
+        operation: int,
         header: msgspec.Struct,
         reply_type: type[S],
         deadline_s: float,
@@ -120,7 +120,7 @@ class Connection:
     def fail_all(self, error: CometError) -> None:
         """No channel can be had: all that is unanswered ends with `error`, or as unknown."""
         for call in self._take_all():
-            what = f"the {call.operation.name} request"
+            what = f"the {call.name} request"
             call.fail(after_unknown(error, what) if call.changing and call.maybe_done else error)
 
     def goodbye(self) -> list[Buffer]:
@@ -300,7 +300,7 @@ class Connection:
             call.body = body
             call.resolve(result)
         elif call.changing and call.maybe_done:
-            call.fail(after_unknown(result, f"the {call.operation.name} request"))
+            call.fail(after_unknown(result, f"the {call.name} request"))
         else:
             call.fail(result)
 
@@ -319,10 +319,10 @@ class Connection:
             return self._unknown(call, "its time ran out")
         if call.sent or call.maybe_done:
             why = f" ({self.reason})" if self.reason else ""
-            text = f"{self.address} did not answer the {call.operation.name} request in time{why}"
+            text = f"{self.address} did not answer the {call.name} request in time{why}"
             return Retryable(text, code="TIMEOUT")
         return Retryable(
-            f"the {call.operation.name} request did not get out in time: "
+            f"the {call.name} request did not get out in time: "
             f"{self.reason or 'too much is unanswered'}; start a broker there (mq run), "
             "or name another address",
             code="NOT_CONNECTED" if self.reason else "TIMEOUT",
@@ -330,7 +330,7 @@ class Connection:
 
     def _unknown(self, call: Call[Any], why: str) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"no answer of {self.address} to the {call.operation.name} request before {why}; "
+            f"no answer of {self.address} to the {call.name} request before {why}; "
             "it may have been carried out or not"
         )
 

@@ -31,6 +31,7 @@ LOOK_AWAY_MAX_S = 0.005
 SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
+CLOSED = "this client is closed; make a new one"
 FORKED = (
     "this client was made before a fork and its connection belongs to the parent process; "
     "make a new one in the child"
@@ -47,6 +48,7 @@ class Driver:
         self._pid = os.getpid()
         self._waiting = 0
         self._driving = False
+        self._closing = False
         self._drove_at_s = 0.0
         self._asleep_until_s = 0.0
         self._read_fd, self._write_fd = _wake_descriptors()
@@ -79,9 +81,8 @@ class Driver:
                 self._wake()
             try:
                 self._wait(task, None)
-            except BaseException:
-                task.cancel("the wait was interrupted")
-                raise
+            finally:  # interrupted, or closed by another thread
+                task.cancel(CLOSED if self._closing else "the wait was interrupted")
             self._leave()
         self._run_deferred()
         return task.result()
@@ -118,12 +119,13 @@ class Driver:
             return
         atexit.unregister(self._at_exit)
         with self._cond:
-            if self.engine.closed is not None:
+            if self._closing:
                 return
+            self._closing = True
             while self._driving:
                 self._wake()
                 self._wait_turn(SLICE_S)
-            self.engine.close(Closed("this client is closed; make a new one"))
+            self.engine.close(Closed(CLOSED))
             self._cond.notify_all()
             if self._loop_thread is None:
                 self._close_descriptors()
@@ -159,7 +161,7 @@ class Driver:
             left_s = SLICE_S if deadline_s is None else min(SLICE_S, deadline_s - now_s)
             if left_s <= 0:
                 return
-            if engine.closed is not None:
+            if self._closing:
                 return
             if self._driving:
                 self._wait_turn(left_s)

@@ -23,7 +23,6 @@ from cometmq.client.transports import find_connect
 from cometmq.environment import Buffer, Environment
 from cometmq.errors import Closed, ConfigError, Retryable
 from cometmq.interfaces import Channel, Connect
-from cometmq.protocol import Operation
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -114,7 +113,7 @@ class Engine:
 
     def call(
         self,
-        operation: Operation,
+        operation: int,
         header: msgspec.Struct,
         reply_type: type[S],
         deadline_s: float,
@@ -125,7 +124,7 @@ class Engine:
         return self.connection.request(operation, header, reply_type, deadline_s, body)
 
     async def ask(
-        self, operation: Operation, header: msgspec.Struct, reply_type: type[S], deadline_s: float
+        self, operation: int, header: msgspec.Struct, reply_type: type[S], deadline_s: float
     ) -> S:
         """The reply to a request; a broker that says "later" is asked again until `deadline_s`.
 

@@ -1,0 +1,160 @@
+"""The awaitable face: the same promises on one event loop, without threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult
+from cometmq.aio import Admin, Producer, PullConsumer
+from cometmq.protocol import Operation
+from cometmq.testing import EmbeddedBroker
+from cometmq.testing.scripted_broker import Answer, ScriptedBroker
+
+SEND = Operation.SEND
+ADDRESS = "scripted://broker"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """Run on a fresh loop that reports what is left behind."""
+    asyncio.run(asyncio.wait_for(work, 60), debug=True)
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_there_and_back(listen: str | None) -> None:
+    async def work(address: str) -> None:
+        threads = threading.active_count()
+        async with Producer(address) as producer:
+            first = await producer.send(Message("orders", b"0", tag="paid"), level="disk")
+            assert (first.topic, first.queue, first.offset, first.level) == ("orders", 0, 0, "disk")
+            receipts = [await producer.send_soon(Message("orders", b"soon")) for _ in range(100)]
+            await producer.flush()
+            assert all(receipt.done() for receipt in receipts)
+            results = await asyncio.gather(*receipts)
+            assert len({(result.queue, result.offset) for result in results}) == 100
+            many = await producer.send_many([Message("orders", b"many")] * 100)
+            assert all(isinstance(outcome, SendResult) for outcome in many)
+            await producer.send_one_way(Message("orders", b"one way"))
+            await producer.flush()
+        async with PullConsumer(address, group="billing", topic="orders") as consumer:
+            count = 0
+            while count < 202:
+                messages = await consumer.poll(timeout=10)
+                assert messages
+                count += len(messages)
+            await consumer.commit()
+            committed = await consumer.committed()
+            assert sum(offset or 0 for offset in committed.values()) == 202
+            assert await consumer.position(0) == committed["orders", 0]
+            await consumer.seek_to_earliest()
+            assert await consumer.poll(timeout=10)
+        async with Admin(address) as admin:
+            assert (await admin.describe_topic("orders")).info.queues == 4
+            assert await admin.committed("billing", "orders") == {
+                queue: offset for (_, queue), offset in committed.items()
+            }
+        assert threading.active_count() == threads
+
+    with EmbeddedBroker(listen=listen) as broker:
+        run(work(broker.address))
+
+
+def test_a_receipt_is_awaited_not_waited_for() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            broker.hold(SEND)
+            receipt = await producer.send_soon(Message("orders", b"x"))
+            with pytest.raises(RuntimeError, match="await"):
+                receipt.result()
+            waiting = asyncio.ensure_future(_result(receipt))
+            await asyncio.sleep(0)
+            (request,) = broker.asked(SEND)
+            request.answer(Answer(broker.store(request)))
+            assert (await waiting).offset == 0
+            assert receipt.result().offset == 0
+
+    run(work())
+
+
+async def _result(receipt: Any) -> SendResult:
+    result: SendResult = await receipt
+    return result
+
+
+def test_a_cancelled_wait_harms_nobody() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        async with PullConsumer(ADDRESS, connect=broker.connect, topic="orders") as consumer:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(consumer.poll(timeout=30), 0.05)
+            assert await consumer.poll(timeout=0.01) == []
+
+    run(work())
+
+
+def test_closing_ends_what_waits() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        consumer = PullConsumer(ADDRESS, connect=broker.connect, topic="orders")
+        waiting = asyncio.ensure_future(consumer.poll(timeout=30))
+        await asyncio.sleep(0.02)
+        await consumer.close()
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await consumer.poll()
+
+    run(work())
+
+
+def test_a_close_in_time_reports_what_is_left() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        broker.hold(SEND)
+        producer = Producer(ADDRESS, connect=broker.connect)
+        receipt = await producer.send_soon(Message("orders", b"x"))
+        with pytest.raises(OutcomeUnknown):
+            await producer.close(timeout=0.02)
+        with pytest.raises(OutcomeUnknown):
+            await receipt
+
+    run(work())
+
+
+def test_a_lost_connection_is_made_again() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            await producer.send(Message("orders", b"0"))
+            broker.break_connection()
+            assert (await producer.send(Message("orders", b"1"))).queue == 1
+            assert len(broker.channels) == 2
+
+    run(work())
+
+
+def test_errors_are_those_of_the_sync_face() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            with pytest.raises(Refused, match="topic name"):
+                await producer.send(Message("no spaces", b""))
+
+    run(work())
+
+
+def test_callbacks_run_in_the_loop() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            receipt = await producer.send_soon(Message("orders", b"x"))
+            seen: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            receipt.add_done_callback(seen.set_result)
+            assert await seen is receipt
+
+    run(work())
