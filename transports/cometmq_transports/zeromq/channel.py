@@ -22,7 +22,7 @@ from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, ChannelEvent, Limits
 from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zeromq.address import Endpoint, parse, resolve
-from cometmq_transports.zeromq.frames import readable, receive_frames, send_frames
+from cometmq_transports.zeromq.frames import ready, receive_frames, send_frames
 
 CONNECT_MS = 3_000
 HANDSHAKE_MS = 5_000
@@ -77,7 +77,6 @@ class DealerChannel:
         self._pid = os.getpid()
         self._connected = False
         self._over = False
-        self._full = False
         self._frames_max = limits.frames
         own = context()
         self._socket: zmq.Socket[bytes] = own.socket(zmq.DEALER)
@@ -86,6 +85,7 @@ class DealerChannel:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
+        self._full = False
         self._wake_fd = -1
         self._epoll = select.epoll()
         self._epoll.register(self._socket.fileno(), select.EPOLLIN)
@@ -124,21 +124,22 @@ class DealerChannel:
         try:
             send_frames(self._socket, frames)
         except zmq.Again:
-            if not self._full:
-                self._watch_room(True)
+            self._watch_room(True)
             return False
-        if self._full:
-            self._watch_room(False)
+        self._watch_room(False)
         return True
 
     def _watch_room(self, full: bool) -> None:
-        self._full = full
-        self._poller.modify(self._socket, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
+        if full != self._full:
+            self._full = full
+            self._poller.modify(self._socket, zmq.POLLIN | zmq.POLLOUT if full else zmq.POLLIN)
 
     def receive(self, max_messages: int = 256) -> list[Sequence[Buffer]]:
         """Messages that are there now."""
         messages: list[Sequence[Buffer]] = []
         while len(messages) < max_messages and not self._socket.closed:
+            if len(messages) == 1 and not ready(self._socket):
+                break
             try:
                 messages.append(receive_frames(self._socket, self._frames_max)[1])
             except zmq.Again:
@@ -148,7 +149,7 @@ class DealerChannel:
     def events(self) -> list[tuple[ChannelEvent, str]]:
         """What happened since the last call: at most "connected", then one event that ends it."""
         happened: list[tuple[ChannelEvent, str]] = []
-        while not self._monitor.closed and readable(self._monitor):
+        while not self._monitor.closed and ready(self._monitor):
             kind, value = _EVENT.unpack(self._monitor.recv(zmq.NOBLOCK))
             self._monitor.recv(zmq.NOBLOCK)
             event = None if self._over else self._judge(kind, value)
@@ -170,7 +171,8 @@ class DealerChannel:
         return "refused", f"nobody listens on {self._address}: is the broker running there?"
 
     def fileno(self) -> int:
-        """Readable when messages, events or room to send may be there; -1 once closed."""
+        """Readable when messages, events or room to send may be there; -1 once closed.
+        Edge-triggered: each call of `send` or `receive` may take the news of the others."""
         return -1 if self._epoll.closed else self._epoll.fileno()
 
     def wait(self, timeout_s: float, wake_fd: int = -1) -> None:

@@ -20,7 +20,7 @@ import zmq
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
 from cometmq_transports.zeromq.connections import Connections, drop, name_of
-from cometmq_transports.zeromq.frames import readable, receive_frames
+from cometmq_transports.zeromq.frames import ready, receive_frames
 from cometmq_transports.zeromq.options import ZeromqOptions
 from cometmq_transports.zeromq.peer import RouterPeer
 
@@ -127,7 +127,9 @@ class RouterListener:
         drain: list[tuple[Peer, Sequence[Buffer]]] = []
         receive = self._router.recv
         size = 0
-        for _ in range(DRAIN_MESSAGES):
+        for count in range(DRAIN_MESSAGES):
+            if count == 1 and not ready(self._router):
+                return drain, True
             try:
                 route = receive(zmq.NOBLOCK)
             except zmq.Again:
@@ -161,9 +163,9 @@ class RouterListener:
         To look for arrivals eats the news of room to send, and the other way round. So both are
         tried in turn; what still slips through waits for the flush timer.
         """
-        more = readable(self._router)
+        more = ready(self._router)
         if not more and self._blocked:
-            more = self._flush(_FLUSH_AT_ONCE) or readable(self._router)
+            more = self._flush(_FLUSH_AT_ONCE) or ready(self._router)
         if more:
             self._look_soon()
         elif self._spin_s and busy:
@@ -179,7 +181,7 @@ class RouterListener:
         self._looking = False
         if self._closed:
             return
-        if readable(self._router) or self._blocked or self._connections.leaving:
+        if ready(self._router) or self._blocked or self._connections.leaving:
             self._step()
         elif self._spin_until_s:
             if self._clock.monotonic_s() < self._spin_until_s:
