@@ -70,6 +70,8 @@ def _use(batch: Batch) -> None:
     deltas = batch.offset_deltas
     assert [m.offset - batch.base_offset for m in messages] == list(deltas)
     assert all(message.origin is ORIGIN for message in messages)
+    if batch.codec:
+        return
     subset = parse(cut(batch, range(0, batch.count, 2), log_id_seed=SEED))
     verify_producer(subset)
     verify_broker(subset, SEED)

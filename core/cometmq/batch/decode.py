@@ -27,9 +27,11 @@ def decode_messages(
 ) -> Sequence[ReceivedMessage | UnreadableMessage]:
     """The messages of a batch from `first_offset` on, each with its offset and `origin`.
 
-    A record that can't be decoded is an UnreadableMessage in its place. The CRCs are the
-    caller's to verify. Raises BatchError for a control batch or a compressed one.
+    A record that can't be decoded is an UnreadableMessage in its place, and so is every one of a
+    compressed batch. The CRCs are the caller's to verify. Raises BatchError for a control batch.
     """
+    if batch.codec and batch.kind == Kind.MESSAGES:
+        return _unreadable(batch, origin, first_offset)
     _check_readable(batch)
     deltas = batch.offset_deltas
     begin = bisect_left(deltas, first_offset - batch.base_offset)
@@ -65,6 +67,12 @@ def _check_readable(batch: Batch) -> None:
         raise bad("kind", batch.kind, "0, messages")
     if batch.codec:
         raise bad("codec", CODECS[batch.codec], "none: this release decodes no compression")
+
+
+def _unreadable(batch: Batch, origin: Origin, first_offset: int) -> list[UnreadableMessage]:
+    reason = f"compressed with {CODECS[batch.codec]}, which this release can't decode"
+    offsets = (batch.base_offset + delta for delta in batch.offset_deltas)
+    return [UnreadableMessage(at, origin, reason) for at in offsets if at >= first_offset]
 
 
 def _decode_each(

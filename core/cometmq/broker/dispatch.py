@@ -84,9 +84,7 @@ class Dispatcher:
             self._write()
 
     def lost(self, peer: Peer) -> None:
-        session = self._sessions.of(peer)
-        if session is not None:
-            self._sessions.end(session, "its connection was lost")
+        self._sessions.lost(peer)
 
     async def stop(self) -> None:
         """Let nothing go on that waits for the disk."""
@@ -97,6 +95,8 @@ class Dispatcher:
     def _take(self, peer: Peer, frames: Sequence[Buffer], now_s: float) -> None:
         self.requests += 1
         session = self._sessions.of(peer)
+        if session is None:
+            self._sessions.stranger(peer)
         try:
             request_id, operation, header, body = protocol.unpack(frames)
         except ProtocolError as error:
@@ -138,6 +138,8 @@ class Dispatcher:
             peer.send(protocol.pack(request_id, Status.OK, self._welcome(session)))
             return
         self.refused += 1
+        if self._sessions.of(peer) is None:
+            self._sessions.stranger(peer)
         failure = Failure(rejected.detail, rejected.retry_after_ms)
         peer.send(protocol.pack(request_id, rejected.status, failure))
 

@@ -9,7 +9,7 @@ from cometmq.broker.catalog import Catalog, QueueKey
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, internal_refusal
+from cometmq.broker.refusals import Rejected, check_group, internal_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.tokens import check_token
 from cometmq.interfaces import Limits, ParkedFetch
@@ -55,6 +55,7 @@ class Fetches:
                 "one and let the client filter",
             )
         if header.group:
+            check_group(header.group)
             self._gate.check(request.session, "FETCH", f"group:{header.group}")
         for topic in {part.topic for part in header.parts}:
             self._gate.check(request.session, "FETCH", topic)
@@ -157,7 +158,8 @@ class WaitingFetch:
         if not self.request.session.open:
             self.request.drop()
             return True
-        reply = Reply(min(self.header.max_bytes, self._fetches.bytes_max))
+        # One batch is always delivered, even to who has room for none.
+        reply = Reply(min(max(self.header.max_bytes, 1), self._fetches.bytes_max))
         try:
             pending = self.collect(reply, 0)
         except Exception as error:

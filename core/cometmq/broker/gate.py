@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cometmq.broker.refusals import hook_refusal
+from cometmq.broker.refusals import hook_refusal, wrong_answer
 from cometmq.interfaces import Delay, Refuse, SessionInfo
 from cometmq.protocol import Status
 
@@ -25,6 +25,8 @@ class Gate:
         for ask in self._authorize:
             refuse = ask(session, operation, resource)
             if refuse is not None:
+                if not isinstance(refuse, Refuse):
+                    raise wrong_answer(ask, refuse, "Refuse or None")
                 raise hook_refusal(refuse, Status.NOT_AUTHORIZED)
 
     def delay_ms(self, session: SessionInfo, operation: str, size_bytes: int) -> int:
@@ -36,5 +38,7 @@ class Gate:
             if isinstance(answer, Refuse):
                 raise hook_refusal(answer)
             if answer is not None:
+                if not isinstance(answer, Delay):
+                    raise wrong_answer(ask, answer, "Delay, Refuse or None")
                 delay_ms = max(delay_ms, answer.delay_ms)
         return delay_ms

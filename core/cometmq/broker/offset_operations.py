@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.commits import Commits
 from cometmq.broker.gate import Gate
-from cometmq.broker.names import NAME_RULE, is_name, shown
+from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected
+from cometmq.broker.refusals import Rejected, check_group
 from cometmq.broker.requests import Request
 from cometmq.broker.tokens import check_token
 from cometmq.log import Log
@@ -29,6 +29,10 @@ from cometmq.protocol import (
 
 Body = list[memoryview]
 PARTS_MAX = 4096
+GROUPS_MAX = 100_000
+"""Memory is bounded, and a client with a bug can name a new group in every commit."""
+PLACES_MAX = 1_000_000
+"""Committed offsets of all groups and queues together; a checkpoint holds them all."""
 
 
 class OffsetOperations:
@@ -62,7 +66,7 @@ class OffsetOperations:
         request.answer(self._each(request, "OFFSET_BY_TIME", header.queues, first_since))
 
     def committed(self, request: Request, header: Committed, body: Body) -> None:
-        _check_group(header.group)
+        check_group(header.group)
         self._gate.check(request.session, "COMMITTED", f"group:{header.group}")
         # Commits of this very drain are not in the log yet.
         self._commits.flush()
@@ -76,7 +80,7 @@ class OffsetOperations:
         request.answer(self._each(request, "COMMITTED", header.queues, committed_at))
 
     def commit(self, request: Request, header: Commit, body: Body) -> None:
-        _check_group(header.group)
+        check_group(header.group)
         _check_count(len(header.parts))
         self._gate.check(request.session, "COMMIT", f"group:{header.group}")
         statuses: list[PartStatus] = []
@@ -102,7 +106,23 @@ class OffsetOperations:
                 f"{where} commits offset {part.offset}, but the queue ends at {go_on}: "
                 "go on from there",
             )
+        self._check_room(group, topic.incarnation, part.queue)
         return OffsetCommit(group, topic.incarnation, part.queue, part.offset, part.epoch)
+
+    def _check_room(self, group: str, incarnation: int, queue: int) -> None:
+        """Raises Rejected when a new committed offset would be one too many."""
+        offsets = self._offsets
+        if offsets.groups >= GROUPS_MAX and not offsets.knows(group):
+            what = f"{offsets.groups} groups have committed offsets"
+        elif offsets.count >= PLACES_MAX and offsets.get(group, incarnation, queue) is None:
+            what = f"{offsets.count} offsets are committed"
+        else:
+            return
+        raise Rejected(
+            Status.LIMIT_REACHED,
+            f"{what}, the most that one broker keeps, so group {shown(group)} can't commit: use a "
+            "group again, or delete topics that nobody reads (their offsets go with them)",
+        )
 
     def _each(
         self,
@@ -131,11 +151,6 @@ class OffsetOperations:
         )
         fill(part, ref)
         return part
-
-
-def _check_group(group: str) -> None:
-    if not is_name(group):
-        raise Rejected(Status.BAD_NAME, f"{shown(group)} is no group name: use {NAME_RULE}")
 
 
 def _check_count(count: int) -> None:

@@ -48,6 +48,19 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self._places: dict[int, dict[tuple[str, int], Place]] = {}
+        self._by_group: dict[str, int] = {}
+        """How many places each group has; none has none."""
+        self.count = 0
+        """How many places there are."""
+
+    @property
+    def groups(self) -> int:
+        """How many groups have committed something that is still there."""
+        return len(self._by_group)
+
+    def knows(self, group: str) -> bool:
+        """Whether the group has committed something that is still there."""
+        return group in self._by_group
 
     def get(self, group: str, incarnation: int, queue: int) -> Place | None:
         """What the group committed there last."""
@@ -60,7 +73,7 @@ class CommittedOffsets:
             return
         for change in read_records(TopicChange, batch):
             if change.deleted:
-                self._places.pop(change.incarnation, None)
+                self._forget(change.incarnation)
 
     def slices(self) -> Iterator[bytes]:
         for incarnation in list(self._places):
@@ -74,10 +87,24 @@ class CommittedOffsets:
 
     def reset(self) -> None:
         self._places.clear()
+        self._by_group.clear()
+        self.count = 0
 
     def _set(self, commit: OffsetCommit) -> None:
         places = self._places.setdefault(commit.incarnation, {})
-        places[commit.group, commit.queue] = Place(commit.offset, commit.epoch)
+        key = commit.group, commit.queue
+        if key not in places:
+            self._by_group[commit.group] = self._by_group.get(commit.group, 0) + 1
+            self.count += 1
+        places[key] = Place(commit.offset, commit.epoch)
+
+    def _forget(self, incarnation: int) -> None:
+        places = self._places.pop(incarnation, {})
+        self.count -= len(places)
+        for group, _ in places:
+            self._by_group[group] -= 1
+            if not self._by_group[group]:
+                del self._by_group[group]
 
     def _commits(self, incarnation: int, keys: Sequence[tuple[str, int]]) -> list[OffsetCommit]:
         places = self._places.get(incarnation, {})

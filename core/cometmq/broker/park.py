@@ -12,6 +12,10 @@ _COMPACT_FROM = 256
 """Below this many stale deadlines it isn't worth looking at them."""
 
 
+KEYS_PER_ITEM = 16
+"""On average: one fetch may name thousands of queues, but not every one of them."""
+
+
 class Waiting(Protocol):
     """What can be parked: it answers itself."""
 
@@ -37,9 +41,11 @@ class Park:
     """Requests that wait, by key, in a bounded number, with one timer for all deadlines."""
 
     def __init__(self, clock: Clock, limit: int) -> None:
-        """`limit` is how many may be parked at once."""
+        """`limit` is how many may be parked at once, under at most `KEYS_PER_ITEM` times as many
+        keys in all."""
         self._clock = clock
         self._limit = limit
+        self._keys = 0
         self._entries: dict[Waiting, _Entry] = {}
         self._by_key: dict[Hashable, dict[_Entry, None]] = {}
         self._deadlines: list[tuple[float, int, _Entry]] = []
@@ -55,6 +61,9 @@ class Park:
         `timeout_ms` are over: then `answer_empty`. False: too many are parked, it was not kept."""
         if len(self._entries) >= self._limit:
             return False
+        if self._keys + len(keys) > KEYS_PER_ITEM * self._limit:
+            return False
+        self._keys += len(keys)
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
         entry = self._entries[item] = _Entry(item, keys, deadline_s)
         for key in keys:
@@ -95,6 +104,7 @@ class Park:
         if entry is None:
             return
         entry.item = None
+        self._keys -= len(entry.keys)
         for key in entry.keys:
             waiting = self._by_key.get(key)
             if waiting is not None:

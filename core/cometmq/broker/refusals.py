@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
+from cometmq.broker.names import NAME_RULE, is_name, shown
 from cometmq.errors import (
     CometError,
     LogError,
@@ -28,6 +30,12 @@ class Rejected(CometError):
         self.retry_after_ms = retry_after_ms
 
 
+def check_group(group: str) -> None:
+    """Raises Rejected unless a client may use this as a group's name."""
+    if not is_name(group):
+        raise Rejected(Status.BAD_NAME, f"{shown(group)} is no group name: use {NAME_RULE}")
+
+
 def log_refusal(error: LogError) -> Rejected:
     """What the sender hears when the log takes nothing."""
     if isinstance(error, NoSpace):
@@ -45,6 +53,18 @@ def hook_refusal(refuse: Refuse, default: Status = Status.REFUSED) -> Rejected:
     if status is Status.REFUSED:
         status = Status.RETRY if refuse.retry_after_ms else default
     return Rejected(status, refuse.reason, refuse.retry_after_ms)
+
+
+def wrong_answer(hook: Callable[..., object], answer: object, allowed: str) -> PluginFailure:
+    """A hook returned what its docs don't allow. To go on could let pass what it meant to stop.
+    `hook` is a compiled hook call, whose name says whose it is."""
+    plugin, _, name = hook.__qualname__.rpartition(".")
+    return PluginFailure(
+        f"plugin {plugin} returned {shown(repr(answer))} from hook `{name}`, which allows "
+        f"{allowed}: tell its author, or take it out with --plugins -{plugin}",
+        plugin=plugin,
+        hook=name,
+    )
 
 
 def internal_refusal(error: Exception, what: str) -> Rejected:

@@ -10,11 +10,18 @@ from collections.abc import Callable
 
 from cometmq import protocol
 from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
+from cometmq.batch.layout import CODECS
 from cometmq.broker.catalog import Catalog, QueueKey
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
-from cometmq.broker.refusals import Rejected, hook_refusal, internal_refusal, log_refusal
+from cometmq.broker.refusals import (
+    Rejected,
+    hook_refusal,
+    internal_refusal,
+    log_refusal,
+    wrong_answer,
+)
 from cometmq.broker.requests import Request
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import BatchError, LogError
@@ -129,6 +136,12 @@ class Sends:
         verify_producer(batch)
         if batch.kind:
             raise BatchError(f"a batch of kind {batch.kind}: only messages (kind 0) can be sent")
+        if batch.codec:
+            # Nobody could read it: every consumer of its queue would stumble.
+            raise BatchError(
+                f"a batch compressed with {CODECS[batch.codec]}, which no plugin of this broker "
+                "knows: send it uncompressed"
+            )
         return batch
 
     def _destination(self, request: Request, batch: Batch, incarnation: int) -> TopicChange:
@@ -156,6 +169,8 @@ class Sends:
                 raise hook_refusal(answer)
             if isinstance(answer, Replace):
                 batch = self._replaced(batch, answer)
+            elif answer is not None and not isinstance(answer, Pass):
+                raise wrong_answer(hook, answer, "Pass, Replace, Refuse or None")
         return batch
 
     def _replaced(self, batch: Batch, answer: Replace) -> Batch:

@@ -129,6 +129,7 @@ class Service:
     def _goodbye(self, request: Request, header: Goodbye, body: Body) -> None:
         request.answer(Empty())
         self.sessions.end(request.session, "said good-bye")
+        self.sessions.stranger(request.peer)
 
     def _info(self, request: Request, header: BrokerInfo, body: Body) -> None:
         self._gate.check(request.session, "BROKER_INFO", "")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cometmq.broker.names import shown
-from cometmq.broker.refusals import Rejected
+from cometmq.broker.refusals import Rejected, wrong_answer
 from cometmq.environment import Clock
 from cometmq.interfaces import Limits, Peer, Refuse
 from cometmq.protocol import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Status
@@ -70,6 +70,8 @@ class Sessions:
         self._authenticate = authenticate
         self._by_peer: dict[Peer, Session] = {}
         self._by_client: dict[str, Session] = {}
+        self._strangers: dict[Peer, float] = {}
+        """Peers that speak without a session, and since when."""
         self._given = 0
         self._stalled_s = 0.0
 
@@ -90,6 +92,17 @@ class Sessions:
     def stalled(self, seconds: float) -> None:
         """The loop stood still: give every session that time back."""
         self._stalled_s += seconds
+
+    def stranger(self, peer: Peer) -> None:
+        """A peer speaks that has no session: it has one session timeout to say a good hello."""
+        self._strangers.setdefault(peer, self.now_s())
+
+    def lost(self, peer: Peer) -> None:
+        """The connection of this peer is gone."""
+        self._strangers.pop(peer, None)
+        session = self._by_peer.get(peer)
+        if session is not None:
+            self.end(session, "its connection was lost")
 
     def hello(self, peer: Peer, hello: Hello) -> Session:
         """Open a session, or find the one that this peer has. Raises Rejected."""
@@ -120,6 +133,7 @@ class Sessions:
         session = Session(self._given, hello, peer, principal)
         session.seen_s = self.now_s()
         self._by_peer[peer] = session
+        self._strangers.pop(peer, None)
         self._by_client[session.client_id] = session
         return session
 
@@ -137,12 +151,16 @@ class Sessions:
         session.on_end.clear()
 
     def sweep(self) -> int:
-        """End sessions that were silent for too long and drop their peers; how many."""
+        """End sessions that were silent for too long and drop their peers; how many. Drop the
+        strangers too that took too long: they take up connections."""
         oldest_s = self.now_s() - self._timeout_s
         silent = [session for session in self._by_peer.values() if session.seen_s < oldest_s]
         for session in silent:
             self.end(session, "silent for longer than the session timeout")
             session.peer.close()
+        for peer in [peer for peer, since_s in self._strangers.items() if since_s < oldest_s]:
+            del self._strangers[peer]
+            peer.close()
         return len(silent)
 
     def _principal(self, peer: Peer, hello: Hello) -> str | None:
@@ -153,6 +171,8 @@ class Sessions:
             if isinstance(answer, Refuse):
                 raise Rejected(Status.NOT_AUTHENTICATED, answer.reason)
             if answer is not None:
+                if not isinstance(answer, str):
+                    raise wrong_answer(ask, answer, "a principal (str), Refuse or None")
                 return answer
         raise Rejected(
             Status.NOT_AUTHENTICATED,

@@ -23,6 +23,9 @@ from cometmq.log.segment_index import Columns, Key
 
 __all__ = ["CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
 
+HINTS_MAX = 100_000
+"""Queues whose last place is remembered; hints only, and deleted topics leave theirs behind."""
+
 
 class Entry(NamedTuple):
     """One batch of a queue."""
@@ -140,6 +143,8 @@ class QueueIndex(QueueSizes):
                 low = middle
             else:
                 high = middle - 1
+        if len(self._last_found) >= HINTS_MAX:
+            self._last_found.clear()
         self._last_found[key] = self._bases[low]
         return low
 

@@ -76,6 +76,7 @@ class HookCall:
         }
         exec(compile(source, f"<{self.candidate.name}.{self.hook}>", "exec"), scope)
         function: Callable[..., Any] = scope["call"]
+        function.__qualname__ = f"{self.candidate.name}.{self.hook}"
         return function
 
     def blame(self, error: Exception) -> PluginFailure:
