@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -241,7 +242,10 @@ def test_ctrl_c_ends_a_wait_and_the_client_lives_on(scripted: ScriptedBroker) ->
 
 def test_a_forked_child_is_told_and_the_parent_goes_on(producer: Producer) -> None:
     receipt = producer.send_soon(Message("orders", b"x"))
-    child = os.fork()
+    with warnings.catch_warnings():
+        # From Python 3.12 on a fork beside threads is warned of; what it does is tested here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         told = 0
         calls: list[Callable[[], object]] = [

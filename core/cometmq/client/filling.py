@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cometmq.batch import RecordTuple, text_hash
-from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
+from cometmq.client.batching import NO_PROPERTIES, Batch, Outcome, SendResult, TopicState
 from cometmq.client.validation import RECORD_BYTES
 from cometmq.errors import CometError
 from cometmq.interfaces import Level
@@ -62,7 +62,7 @@ class Filling:
         if total > batch.limit_bytes:
             return False
         batch.size_bytes = total
-        batch.records.append((self._born_ms, body, "", (), {}))
+        batch.records.append((self._born_ms, body, "", (), NO_PROPERTIES))
         part.places.append(place)
         return True
 
@@ -103,7 +103,7 @@ class Filling:
             body,
             message.tag or "",
             message.keys or (),
-            message.properties or {},
+            message.properties or NO_PROPERTIES,
         )
         part.batch.size_bytes += size_bytes
         part.batch.records.append(record)

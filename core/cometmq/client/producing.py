@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from cometmq.batch import BatchError, RecordTuple, encode_messages, text_hash
-from cometmq.client.batching import Batch, Outcome, Owner, Receipt, TopicState
+from cometmq.client.batching import NO_PROPERTIES, Batch, Outcome, Owner, Receipt, TopicState
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.room import Room
@@ -106,10 +106,10 @@ class Accumulator:
                 body,
                 message.tag or "",
                 message.keys or (),
-                message.properties or {},
+                message.properties or NO_PROPERTIES,
             )
         else:
-            record = (self._wall_ms(), body, "", (), {})
+            record = (self._wall_ms(), body, "", (), NO_PROPERTIES)
         # From here to the append there is no call at which another thread could come between:
         # a batch never outgrows its limit.
         total = batch.size_bytes + size_bytes
@@ -149,7 +149,7 @@ class Accumulator:
             body,
             message.tag or "",
             message.keys or (),
-            message.properties or {},
+            message.properties or NO_PROPERTIES,
         )
         batch.size_bytes += size_bytes
         batch.records.append(record)
@@ -316,6 +316,7 @@ class Accumulator:
     def _ended(self, batch: Batch) -> None:
         """A batch is done: give its room back, close what waited for it."""
         batch.buffer = None
+        batch.records = []
         state = batch.topic
         state.in_flight -= 1
         error = batch.error
