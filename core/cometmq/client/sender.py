@@ -268,10 +268,20 @@ class Sender:
                     code=getattr(batch.last_error, "code", "TIMEOUT"),
                 ),
             )
-        if call is not None and all(each.done for each in self._in_call.get(call, ())):
-            self._in_call.pop(call, None)
+        if call is not None:
+            self._part_with(call)
+
+    def _part_with(self, call: Call[SendReply]) -> None:
+        """One of its batches has ended: a request that is not out yet is put together anew
+        without it, or what was reported as not stored would be stored after all."""
+        left = [batch for batch in self._in_call.get(call, ()) if not batch.done]
+        if left and call.sent:
+            return
+        if self._in_call.pop(call, None) is not None:
             self._engine.connection.abandon(call)
             self.requests -= 1
+        for batch in left:
+            self._again(batch, 0.0)
 
     def _unknown(self, batch: Batch, why: str) -> OutcomeUnknown:
         reason = batch.last_error or self._engine.connection.reason
