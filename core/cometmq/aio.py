@@ -15,7 +15,9 @@ from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
 
 from cometmq.client.administration import Administration
 from cometmq.client.aio_driver import AioDriver
@@ -37,6 +39,8 @@ from cometmq.protocol import BrokerInfoReply, OffsetsPart, TopicDescription, Top
 from cometmq.real_environment import RealEnvironment
 
 __all__ = ["Admin", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _Face:
@@ -276,6 +280,10 @@ class Admin(_Face):
     ) -> dict[int, int]:
         """See `cometmq.Admin.reset_offsets`."""
         return await self._driver.run(self._flows.reset_offsets(group, topic, to, queue))
+
+    async def call(self, operation: int, header: msgspec.Struct, reply_type: type[S]) -> S:
+        """See `cometmq.Admin.call`."""
+        return await self._driver.run(self._flows.call(operation, header, reply_type))
 
     async def close(self) -> None:
         """See `cometmq.Admin.close`."""

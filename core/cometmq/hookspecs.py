@@ -11,7 +11,7 @@ request and must not block. Those marked `_awaited` may be `async` and are await
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pluggy
@@ -19,11 +19,13 @@ import pluggy
 from cometmq.environment import Environment
 from cometmq.interfaces import (
     Delay,
+    DiskPressure,
     FlushPolicy,
     Job,
     Metric,
     ParkedFetch,
     Pass,
+    PluginOperation,
     Refuse,
     Replace,
     SessionInfo,
@@ -90,8 +92,18 @@ def jobs() -> Sequence[Job] | None:
 
 
 @hookspec
+def operations() -> Sequence[PluginOperation] | None:
+    """Return requests that this plugin answers; two of one number are an error."""
+
+
+@hookspec
 def metrics() -> Iterable[Metric] | None:
     """Return numbers; called each time somebody asks (`mq info --json`)."""
+
+
+@hookspec
+def status() -> Mapping[str, str] | None:
+    """Return lines for people by label; called each time somebody asks (`mq info`)."""
 
 
 # --- life cycle -------------------------------------------------------------------------------
@@ -107,6 +119,11 @@ def started(broker: Any) -> Awaitable[None] | None:
 @hookspec
 def stopping(broker: Any) -> Awaitable[None] | None:
     """The broker is about to stop: called in reverse order, all of them, errors collected."""
+
+
+@hookspec
+def disk_pressure(pressure: DiskPressure) -> None:
+    """The file system of the log passed a mark, up or down. Called by the plugin that watches."""
 
 
 # --- session ----------------------------------------------------------------------------------

@@ -341,6 +341,36 @@ class Job(msgspec.Struct, frozen=True):
     cron: str | None = None
     """Five fields, by wall time."""
     jitter_s: float = 0.0
+    timezone: str = "UTC"
+    """Whose wall time `cron` means: a name as in `Europe/Berlin`, or `local` for the machine's. A
+    time that a night of the clock change leaves out is the first minute after the gap; one that
+    it has twice is the first of the two."""
+
+
+class PluginOperation(msgspec.Struct, frozen=True):
+    """A request that a plugin answers."""
+
+    number: int
+    """1000 or above, and used by no other plugin."""
+    name: str
+    """What the hooks `authorize` (with an empty resource) and `admit` hear, as in `DOOR_OPEN`."""
+    header: type[msgspec.Struct]
+    """The request's struct, `array_like`, fields only added at the end."""
+    handle: Callable[[SessionInfo, Any], Any]
+    """Called with session and header; returns the reply's struct, or an awaitable of it. Raises
+    Refused or Retryable for what its sender has to hear."""
+
+
+class DiskPressure(msgspec.Struct, frozen=True):
+    """How full the file system of the log is, when a mark was passed in either direction."""
+
+    mark: str
+    """The highest mark that is passed now, in the words of whoever watches; empty: none is."""
+    used_ratio: float
+    """0 to 1."""
+    bytes_free: int
+    full_in_s: float | None = None
+    """At the rate of late; None while it does not fill."""
 
 
 class ParkedFetch(Protocol):

@@ -11,7 +11,13 @@ from typing import Any
 
 from cometmq.broker import malloc
 from cometmq.broker.addresses import check_open, transport_of, transports_by_scheme
-from cometmq.broker.info import banner_lines, metric_values, plugin_rows, recovery_lines
+from cometmq.broker.info import (
+    banner_lines,
+    metric_values,
+    plugin_rows,
+    recovery_lines,
+    status_lines,
+)
 from cometmq.broker.jobs import Jobs
 from cometmq.broker.loop_lag import LoopLag
 from cometmq.broker.offsets import CommittedOffsets
@@ -134,6 +140,7 @@ class Broker:
             could_lose=log.could_lose(),
             plugins=plugin_rows(self.composition),
             metrics=metric_values(self._metrics()),
+            status=status_lines(self.composition),
         )
 
     # --- start --------------------------------------------------------------------------------
@@ -151,6 +158,9 @@ class Broker:
             malloc.tune()
         await self._open_log()
         service = self._service = Service(self)
+        for _, contributed in self.composition.collect("operations"):
+            for operation in contributed:
+                service.dispatcher.add_contributed(operation)
         self._start_housekeeping(service)
         for address, transport in chosen:
             self._listeners.append(

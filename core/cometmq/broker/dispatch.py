@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from cometmq import protocol
 from cometmq.broker.gate import Gate
-from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal
+from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal, told_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.environment import Buffer, Clock
-from cometmq.errors import LogError, ProtocolError
-from cometmq.interfaces import Limits, Peer
+from cometmq.errors import LogError, PluginError, ProtocolError, Refused, Retryable
+from cometmq.interfaces import Limits, Peer, PluginOperation
 from cometmq.log import Log, NotLoaded
 from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
 
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Any, list[memoryview]], None]
 RETRY_AFTER_MS = 100
+FIRST_CONTRIBUTED = 1000
+"""Numbers below are the core's own."""
 _HELLO = int(Operation.HELLO)
 _WHILE_STOPPING = frozenset({Operation.GOODBYE, Operation.HEARTBEAT, Operation.BROKER_INFO})
 
@@ -74,6 +77,27 @@ class Dispatcher:
         """Let `handle(request, header, body)` do this operation."""
         kind = protocol.REQUESTS[operation]
         self._routes[int(operation)] = Route(operation.name, kind, handle)
+
+    def add_contributed(self, operation: PluginOperation) -> None:
+        """Let a plugin do this operation. Raises PluginError for a number that it can't have."""
+        number = operation.number
+        taken = self._routes.get(number)
+        if number < FIRST_CONTRIBUTED or taken is not None:
+            why = f"is {taken.name}'s" if taken else f"is below {FIRST_CONTRIBUTED}"
+            raise PluginError(
+                f"operation {operation.name} can't have the number {number}, which {why}; choose "
+                "another one"
+            )
+
+        def handle(request: Request, header: Any, body: list[memoryview]) -> None:
+            self._gate.check(request.session, operation.name, "")
+            result = operation.handle(request.session, header)
+            if inspect.isawaitable(result):
+                self._spawn(self._answer_later(request, result))
+            else:
+                request.answer(result)
+
+        self._routes[number] = Route(operation.name, operation.header, handle)
 
     def received(self, drain: Sequence[tuple[Peer, Sequence[Buffer]]]) -> None:
         now_s = self._sessions.now_s()
@@ -172,9 +196,21 @@ class Dispatcher:
         except NotLoaded:
             # Look-ups come before anything is changed, so a handler can begin again.
             again = self._slowly(request, lambda: route.handle(request, message, body))
-            task = asyncio.get_running_loop().create_task(again)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(again)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
+        try:
+            reply = await result
+        except Exception as error:
+            self._refuse(request, error)
+        else:
+            request.answer(reply)
+        self._write()
 
     async def _slowly(self, request: Request, step: Callable[[], None]) -> None:
         """Do it once the parts of the queue index that it needs were read from disk."""
@@ -222,6 +258,8 @@ class Dispatcher:
             rejected = Rejected(Status.BAD_REQUEST, str(error))
         elif isinstance(error, LogError):
             rejected = log_refusal(error)
+        elif isinstance(error, Refused | Retryable):
+            rejected = told_refusal(error)
         else:
             what = f"operation {request.operation} of {request.peer.name}"
             rejected = internal_refusal(error, what)

@@ -34,6 +34,14 @@ def metric_values(metrics: Iterable[Metric]) -> dict[str, float]:
     return {_full_name(metric): metric.value for metric in metrics}
 
 
+def status_lines(composition: Composition) -> dict[str, str]:
+    """What the plugins say of themselves, a line each; a later one's label wins."""
+    lines: dict[str, str] = {}
+    for _, contributed in composition.collect("status"):
+        lines.update(contributed)
+    return lines
+
+
 def banner_lines(
     name: str,
     addresses: Iterable[str],

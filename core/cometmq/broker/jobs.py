@@ -2,7 +2,7 @@
 
 APScheduler reckons by the system's wall clock and so would sleep for an hour or run in a bunch
 when that is stepped. Here interval jobs live on a time line made of monotonic time, cron jobs on
-one made of the clock's wall time (UTC, so that no night has an hour twice or not at all).
+one made of the clock's wall time, in UTC; `cron` knows what a place calls that time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from apscheduler.executors.base import BaseExecutor, MaxInstancesReachedError
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.triggers.base import BaseTrigger
-from apscheduler.triggers.cron import CronTrigger
 
+from cometmq.broker.cron import Cron
 from cometmq.environment import Clock, Environment, Random, Timer
 from cometmq.errors import ConfigError
 from cometmq.interfaces import Job
@@ -93,25 +93,24 @@ class _Trigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no types
         self._jitter_s = job.jitter_s
         self._random = random
         self._interval = timedelta(seconds=job.interval_s or 0.0)
-        self._cron = None if job.cron is None else _cron(job.name, job.cron)
+        self._cron = None if job.cron is None else _cron(job.name, job.cron, job.timezone)
 
     def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
         jitter = timedelta(seconds=self._random.uniform(0.0, self._jitter_s))
         if self._cron is not None:
-            due: datetime | None = self._cron.get_next_fire_time(previous, now)
+            # However many were missed meanwhile: they are one run, and that is over.
+            due = self._cron.next(now) if previous is None else self._cron.after(max(previous, now))
             return None if due is None else due + jitter
         due = (previous or now) + self._interval + jitter
         # What a stall left behind is one run, not a bunch: count on from now.
         return due if due > now else now + self._interval
 
 
-def _cron(name: str, fields: str) -> CronTrigger:
+def _cron(name: str, fields: str, timezone: str) -> Cron:
     try:
-        return CronTrigger.from_crontab(fields, timezone=UTC)
-    except ValueError as error:
-        raise ConfigError(
-            f"job {name}: cron is {fields!r} ({error}); give five fields as in '0 4 * * *'"
-        ) from None
+        return Cron(fields, timezone)
+    except ConfigError as error:
+        raise ConfigError(f"job {name}: {error}") from None
 
 
 class _OnLoop(BaseExecutor):  # type: ignore[misc]  # APScheduler 3 has no types

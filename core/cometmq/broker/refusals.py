@@ -13,6 +13,8 @@ from cometmq.errors import (
     LogStopped,
     NoSpace,
     PluginFailure,
+    Refused,
+    Retryable,
 )
 from cometmq.interfaces import Refuse
 from cometmq.protocol import Status
@@ -45,6 +47,13 @@ def log_refusal(error: LogError) -> Rejected:
     if isinstance(error, LogStopped):
         return Rejected(Status.STOPPING, str(error), 1000)
     return Rejected(Status.INTERNAL, str(error))
+
+
+def told_refusal(error: Refused | Retryable) -> Rejected:
+    """What the sender hears when a plugin's operation says no: its code if it names a status."""
+    after_ms = error.after_ms if isinstance(error, Retryable) else 0
+    default = Status.RETRY if isinstance(error, Retryable) else Status.REFUSED
+    return Rejected(Status.__members__.get(error.code, default), str(error), after_ms)
 
 
 def hook_refusal(refuse: Refuse, default: Status = Status.REFUSED) -> Rejected:

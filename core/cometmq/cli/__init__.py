@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from importlib.metadata import entry_points
 
 import click
 
@@ -24,18 +25,25 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Looks a subcommand up by name, so that `mq produce` does not pay for the broker's imports."""
+    """Looks a subcommand up by name, so that `mq produce` does not pay for the broker's imports.
+    Those of plugins are published under the entry-point group `cometmq.commands`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(COMMANDS | _contributed())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        target = COMMANDS.get(cmd_name)
+        target = COMMANDS.get(cmd_name) or _contributed().get(cmd_name)
         if target is None:
             return None
         module, _, name = target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+
+def _contributed() -> dict[str, str]:
+    """Subcommands that installed plugins bring; the core's own names are not theirs to take."""
+    found = {entry.name: entry.value for entry in entry_points(group="cometmq.commands")}
+    return {name: value for name, value in sorted(found.items()) if name not in COMMANDS}
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -33,5 +33,7 @@ def _show(reply: BrokerInfoReply) -> None:
     click.echo(f"serving   {reply.topics} topics, {reply.sessions} sessions, {reply.parked} parked")
     click.echo(f"level     {reply.default_level}; {reply.could_lose}")
     click.echo("plugins   " + ", ".join(plugin["name"] for plugin in reply.plugins))
+    for label, text in reply.status.items():
+        click.echo(f"{label:<9} {text}")
     if reply.in_doubt:
         click.echo(f"IN DOUBT  {reply.in_doubt}")

@@ -30,11 +30,8 @@ class LogDrains(LogPlaces):
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
-        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        super().__init__(
-            storage, flush_policy, environment, views=views, settings=settings, floor=floor
-        )
+        super().__init__(storage, flush_policy, environment, views=views, settings=settings)
         self.append = self._writer.append
         self.append_control = self._writer.append_control
         self._syncer = LogSyncer(storage, self._positions, environment, self._on_synced, self._stop)
@@ -127,9 +124,7 @@ class LogDrains(LogPlaces):
         self._syncer.cut(position)
         self.index.cut(position)
         replay = reload_state(storage, self.state, writer.node, writer.seed)
-        if replay is not None and replay.open_base is not None:
-            self.index.seal(replay.open_base, position)
-        writer.forget(position)
+        writer.go_on_at(position, None if replay is None else replay.open_base)
         logger.warning("the log was cut at position %d; what was cut is in %s", position, kept)
         self._positions.cut(position, outcome)
         writer.begin_segment(new_epoch=new_epoch)

@@ -23,7 +23,7 @@ _decoder = msgspec.msgpack.Decoder(list[KindName])
 
 
 class Kinds:
-    """Numbers of named kinds; per number set, and dropped once and for all."""
+    """Numbers of named kinds; per number set. A dropped one stays, so that nobody gets it again."""
 
     name = "kinds"
     kinds: Sequence[str] = ("kind-name",)
@@ -83,6 +83,5 @@ class Kinds:
 
     def _join(self, records: Iterable[KindName]) -> None:
         for record in records:
-            known = self._entries.get(record.number)
-            if record.number and not (known and known.dropped):
+            if record.number:
                 self._entries[record.number] = record

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
@@ -18,6 +18,7 @@ from cometmq.interfaces import FlushPolicy, StateView, Storage
 from cometmq.log.cutting import check_border
 from cometmq.log.drains import LogDrains
 from cometmq.log.idle import IdleMarks
+from cometmq.log.min_offsets import MinOffset
 from cometmq.log.opening import check_absent, register_kinds, settle_tail
 from cometmq.log.positions import Outcome
 from cometmq.log.queue_index import QueueIndex
@@ -28,6 +29,9 @@ from cometmq.log.settings import Cut, LogSettings, RecoveryReport
 from cometmq.log.trimming import trim_target
 
 logger = logging.getLogger(__name__)
+
+MIN_OFFSETS_MAX = 4096
+"""In one control batch."""
 
 
 class Log(LogDrains):
@@ -46,11 +50,8 @@ class Log(LogDrains):
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
-        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        super().__init__(
-            storage, flush_policy, environment, views=views, settings=settings, floor=floor
-        )
+        super().__init__(storage, flush_policy, environment, views=views, settings=settings)
         self._marks = IdleMarks(
             environment.clock, self._settings.mark_idle_ms, self._mark_place, self._mark
         )
@@ -152,6 +153,16 @@ class Log(LogDrains):
         await self._storage.trim_in_thread(target)
         return target
 
+    def raise_min_offsets(self, offsets: Mapping[tuple[int, int], int]) -> None:
+        """Give up what lies below these offsets, by (incarnation, queue): readers hear at once
+        that it is expired, its bytes go with their segments. What would lower one is left out.
+        Raises NoSpace, LogStopped, LogInDoubt."""
+        get = self.state.min_offsets.get
+        records = [MinOffset(*key, to) for key, to in offsets.items() if to > get(*key)]
+        for at in range(0, len(records), MIN_OFFSETS_MAX):
+            self.append_control("min-offset", records[at : at + MIN_OFFSETS_MAX])
+        self.write()
+
     # --- inside: opening and closing ----------------------------------------------------------
 
     def _make_index(self, log_seed: int) -> QueueIndex:
@@ -160,7 +171,7 @@ class Log(LogDrains):
             self._environment,
             log_seed,
             self.state.next_offsets,
-            floor=self._floor,
+            floor=self.state.min_offsets.get,
         )
         return self.index
 
@@ -170,8 +181,8 @@ class Log(LogDrains):
         assert found.log_id is not None, "open() gives a new log its id"
         writer.log_id, writer.seed = found.log_id, found.seed
         writer.epoch = max(found.epoch, self.state.epochs.last)
-        writer.end, writer.store_time = found.end, found.store_time
-        writer.last_kind = found.last_kind
+        writer.go_on_at(found.end, found.open_base)
+        writer.store_time, writer.last_kind = found.store_time, found.last_kind
         segments = self._storage.segments()
         oldest = segments[0].base if segments else 0
         self.start = max(self.state.log_start.position, oldest)
@@ -189,8 +200,6 @@ class Log(LogDrains):
         writer = self._writer
         cuts, rewritten = settle_tail(self._storage, found)
         self._positions.start_at(found.end)
-        if found.open_base is not None:
-            self.index.seal(found.open_base, found.end)
         writer.begin_segment(new_epoch=True)
         writer.refusal = None
         register_kinds(self.state, writer, self._settings)

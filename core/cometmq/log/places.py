@@ -46,16 +46,13 @@ class LogPlaces:
         *,
         views: Sequence[StateView] = (),
         settings: LogSettings | None = None,
-        floor: Callable[[int, int], int] | None = None,
     ) -> None:
-        """`views`: the state views of the broker and its plugins; `floor`: see `QueueIndex`. Raises
-        NotAvailable for a default level that this log can't give, ValueError for two views of one
-        name."""
+        """`views`: the state views of the broker and its plugins. Raises NotAvailable for a default
+        level that this log can't give, ValueError for two views of one name."""
         self._storage = storage
         self._policy = flush_policy
         self._environment = environment
         self._settings = settings = settings or LogSettings()
-        self._floor = floor
         self.default_level: Level = settings.level or flush_policy.default_level
         position_of(self.default_level)
         self.state = State(views)
@@ -186,10 +183,7 @@ class LogPlaces:
         border = epochs.end_of(epoch) if epoch < current else epochs.start_of(current)
         if border is None:
             return None
-        common = max(
-            self.index.next_offset_before(incarnation, queue, border),
-            self.index.min_offset(incarnation, queue),
-        )
+        common = self.index.next_offset_before(incarnation, queue, border)
         return common if offset > common else None
 
     async def when_loaded(self, look_up: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ from cometmq.batch import Batch, Kind
 from cometmq.interfaces import StateView
 from cometmq.log.epochs import Epochs
 from cometmq.log.kinds import CORE_KINDS, Kinds
+from cometmq.log.min_offsets import MinOffsets
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import KindName, read_records
 from cometmq.log.trims import LogStart
@@ -23,9 +24,16 @@ class State:
         self.kinds = Kinds()
         self.epochs = Epochs(Kind.TRIM)
         self.next_offsets = NextOffsets()
+        self.min_offsets = MinOffsets()
         self.log_start = LogStart()
         self._guests = tuple(views)
-        own: list[StateView] = [self.kinds, self.epochs, self.next_offsets, self.log_start]
+        own: list[StateView] = [
+            self.kinds,
+            self.epochs,
+            self.next_offsets,
+            self.min_offsets,
+            self.log_start,
+        ]
         self._views: dict[str, StateView] = {}
         for view in (*own, *views):
             if view.name in self._views:

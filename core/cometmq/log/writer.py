@@ -69,7 +69,7 @@ class LogWriter:
         self._checkpoint_bytes = 0
         self._buffers: list[Buffer] = []
         self._drained = 0
-        self._base = 0
+        self._base: int | None = None
         self._batches = 0
         self._first_message_s: float | None = None
 
@@ -158,13 +158,14 @@ class LogWriter:
             self._drained = 0
         return drained
 
-    def forget(self, position: int) -> None:
-        """The log was cut at `position`, and the state is that of this place; `begin_segment` is
-        to follow."""
+    def go_on_at(self, position: int, open_base: int | None) -> None:
+        """The log ends at `position`, and state and index are those of this place; the index of
+        the segment at `open_base` is open, None if none is. `begin_segment` is to follow."""
         self._buffers = []
         self._drained = 0
         self._checkpoint = None
         self.end = position
+        self._base = open_base
         self.checkpoints = {base: end for base, end in self.checkpoints.items() if end <= position}
 
     # --- segments -----------------------------------------------------------------------------
@@ -172,27 +173,29 @@ class LogWriter:
     def begin_segment(self, *, new_epoch: bool = False) -> None:
         """Go on in a new segment at `end`; everything before was written. Raises NoSpace: then
         the segment that was written to, if there is one, still is."""
-        self._storage.begin(self.end)
-        self.index.seal(self._base, self.end)
-        self.index.open(self.end)
+        base = self.end
+        self._storage.begin(base)
+        if self._base is not None:
+            self.index.seal(self._base, base)
+        self.index.open(base)
         self.epoch += new_epoch
-        self._base = self.end
+        self._base = base
         self._batches = 0
         self._first_message_s = None
         self._checkpoint = None
         self._checkpoint_bytes = 0
         now = self._clock.wall_ms()
-        start = SegmentStart(self.log_id, self.epoch, self.node, self.end, self.end, now)
+        start = SegmentStart(self.log_id, self.epoch, self.node, base, base, now)
         self._control("segment-start", [start])
         if new_epoch:
-            self._control("epoch-start", [EpochStart(self.epoch, self.node, self._base)])
-        self._checkpoint = CheckpointWriter(self._base, self._state.slices())
+            self._control("epoch-start", [EpochStart(self.epoch, self.node, base)])
+        self._checkpoint = CheckpointWriter(base, self._state.slices())
 
     def is_due(self) -> bool:
         """Whether the segment should close now."""
         if self._checkpoint is not None or not self._batches:
             return False
-        settings, size = self._settings, self.end - self._base
+        settings, size = self._settings, self.end - self.base
         if size >= settings.segment_bytes:
             return True
         if self._batches >= settings.segment_batches:
@@ -204,6 +207,7 @@ class LogWriter:
     @property
     def base(self) -> int:
         """Position of the segment that is written to."""
+        assert self._base is not None, "a segment is begun before anything is asked of it"
         return self._base
 
     @property
@@ -229,7 +233,7 @@ class LogWriter:
             self._checkpoint_bytes += size
             budget_bytes -= size
             if checkpoint.ended:
-                self.checkpoints[self._base] = appended.end
+                self.checkpoints[self.base] = appended.end
                 self._checkpoint = checkpoint = None
 
     # --- inside -------------------------------------------------------------------------------

@@ -232,7 +232,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def decode(kind: type[S], header: Buffer) -> S:
     """The header struct. Raises ProtocolError with msgspec's reason (also for deep nesting)."""
+    decoder = _decoders.get(kind)
+    if decoder is None:  # a plugin's own
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
     try:
-        return _decoders[kind].decode(header)  # type: ignore[return-value]
+        return decoder.decode(header)  # type: ignore[return-value]
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProtocolError(f"the header is not a {kind.__name__}: {error}") from None

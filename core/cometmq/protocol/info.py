@@ -32,3 +32,5 @@ class BrokerInfoReply(Plain):
     """What a power cut could take, in a sentence."""
     plugins: list[dict[str, str]] = []
     metrics: dict[str, float] = {}
+    status: dict[str, str] = {}
+    """What plugins say of themselves, by label."""
