@@ -72,6 +72,36 @@ async def test_two_sends_of_one_drain_see_each_other(kit: LogKit) -> None:
 
 
 @in_loop
+async def test_a_stamp_says_where_when_and_what_was_on_disk(kit: LogKit) -> None:
+    log = await kit.open()
+    synced = log.synced
+    first = kit.append(count=2)
+    log.write()
+    second = kit.append(queue=3, incarnation=7)
+    log.write()
+    third = await kit.send()
+    fourth = kit.append()
+    log.write()
+    stored = {batch.position: batch for batch in kit.batches()}
+    stamps = [stored[a.position].synced_before for a in (first, second, third, fourth)]
+    assert stamps == [synced, synced, synced, third.end]
+    batch = stored[second.position]
+    assert (batch.incarnation, batch.queue, batch.base_offset, batch.epoch) == (7, 3, 0, 1)
+    assert batch.store_time == kit.environment.clock.wall_ms() == second.store_time
+
+
+@in_loop
+async def test_a_large_batch_is_stored_as_it_came(kit: LogKit) -> None:
+    log = await kit.open()
+    body = bytes(range(256)) * 400
+    await kit.send(body=body)
+    result = log.read_now(1, 0, 0, 1 << 20)
+    assert result is not None and body in bytes(result.batches[0])
+    kit.kill()
+    assert (await kit.open()).next_offset(1, 0) == 1
+
+
+@in_loop
 async def test_a_held_sync_decides_who_is_answered_and_what_can_be_read(kit: LogKit) -> None:
     log = await kit.open()
     told: list[set[tuple[int, int]]] = []

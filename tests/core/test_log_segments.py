@@ -95,6 +95,19 @@ async def test_a_checkpoint_is_written_in_steps_among_the_data(kit: LogKit) -> N
 
 
 @in_loop
+async def test_no_segment_closes_before_its_checkpoint_has_ended(kit: LogKit) -> None:
+    log = await kit.open(settings=LogSettings(checkpoint_step_bytes=1, segment_bytes=1 << 18))
+    many_queues(kit, 9000)
+    log.write()
+    base = kit.storage.segments()[-1].base
+    assert base > 0
+    await kit.send(body=bytes(1 << 18))
+    assert log._writer.checkpointing and kit.storage.segments()[-1].base == base
+    await kit.settle(1)
+    assert kit.storage.segments()[-1].base > base
+
+
+@in_loop
 async def test_an_idle_log_ends_its_checkpoint(kit: LogKit) -> None:
     log = await kit.open(settings=LogSettings(checkpoint_step_bytes=1))
     many_queues(kit, 9000)

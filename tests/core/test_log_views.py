@@ -109,6 +109,8 @@ class TestEpochs(StateViewContract):
         end = view.end_of(1)
         assert end is not None and end <= 700
         assert view.end_of(2) == 900
+        view.apply(log.control(Kind.TRIM, [Trim(900)]))
+        assert view.start_of(2) is None and view.start_of(3) == 900
 
 
 class TestLogStart(StateViewContract):

@@ -204,6 +204,8 @@ async def test_a_segment_without_a_whole_checkpoint_is_passed_over(kit: LogKit) 
     for _ in range(2):
         log = await kit.open()
         assert log.next_offset(1, 0) == 3 and not kit.report.cuts
+        await kit.settle(1)
+        assert (await log.read(1, 0, 0, 1 << 20)).next_offset == 3
         kit.kill()
         kit.shorten(kit.storage.segments()[-1].base)
     assert kit.report.replayed_from == 0

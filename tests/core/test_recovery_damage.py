@@ -205,3 +205,25 @@ async def test_a_segment_whose_name_lies_is_told_by_name(kit: LogKit) -> None:
     file = kit.environment.files.open(f"{DATA}/log/{end:020}.seg", create=True)
     file.write(0, [copy])
     await in_doubt_twice(kit, f"its first batch belongs to position {base}")
+
+
+@in_loop
+async def test_old_damage_is_not_taken_for_the_torn_end_of_an_unproven_segment(
+    kit: LogKit,
+) -> None:
+    log = await kit.open()
+    await kit.send()
+    bad = await kit.send(count=2)
+    await kit.send()
+    kit.environment.files.hold_syncs()
+    kit.append(count=5)
+    log.write()
+    log.roll()
+    kit.kill()
+    kit.environment.files.holding = False
+    kit.flip(bad.position + 40)
+    log = await kit.open()
+    assert not kit.report.cuts and not log.in_doubt and log.next_offset(1, 0) == 9
+    gap = await log.read(1, 0, 1, 1 << 20)
+    assert (gap.status, gap.next_offset) == (Status.DAMAGED, 3)
+    assert (await log.read(1, 0, 3, 1 << 20)).next_offset == 9
