@@ -238,6 +238,18 @@ def test_a_retry_keeps_the_order_and_lets_other_queues_go_on() -> None:
     assert offsets == list(range(15))
 
 
+def test_a_repeat_goes_before_what_waited_behind_it() -> None:
+    rig = ProducerRig(queues=1, batch_bytes=20_000)
+    rig.hold_sends()
+    for number in range(6):
+        rig.send_soon(Message("orders", b"%d" % number + bytes(9_000)))
+    later = protocol.SendResultPart(Status.RETRY, detail="not now", retry_after_ms=20)
+    rig.sends()[0].answer(Answer(protocol.SendReply([later])))
+    rig.broker.on.clear()
+    rig.pass_time(1)
+    assert [body[:1] for body in all_stored(rig)[0]] == [b"%d" % number for number in range(6)]
+
+
 def test_a_lost_connection_repeats_in_order_and_may_store_twice() -> None:
     rig = ProducerRig(queues=1)
     rig.hold_sends()

@@ -337,7 +337,11 @@ def test_a_seek_goes_at_once_and_what_was_out_is_stale() -> None:
     reply = rig.broker.default(stale)
     assert reply is not None
     stale.answer(reply)
+    rig.step()
     assert bodies(rig.poll()) == [b"1", b"2"]
+    assert rig.poll() == [], "what is behind them comes by the fetch that is parked now"
+    rig.wake()
+    assert bodies(rig.poll()) == [b"3"]
 
 
 def test_seeks_to_the_ends() -> None:
