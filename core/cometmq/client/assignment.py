@@ -9,7 +9,7 @@ from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher
 from cometmq.client.flows import Task, report_failure
 from cometmq.client.offsets import Start, ask_offsets, check_start, committed_offsets, offsets_at
-from cometmq.client.routing import Routes
+from cometmq.client.routing import Routes, gone
 from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Refused
 from cometmq.protocol import QueueRef
@@ -81,10 +81,21 @@ class Assignment:
             raise Refused(f"{len(found)} queues could be meant; name queue (and topic)")
         return found[0]
 
+    async def renew(self, cursors: Iterable[Cursor], deadline_s: float) -> None:
+        """Take cursors whose topic was deleted to the life that it has now. Raises Refused when it
+        has none, Retryable."""
+        for cursor in cursors:
+            if cursor.error is not None and gone(cursor.error):
+                self._routes.forget(cursor.topic, cursor.incarnation)
+                route = await self._routes.resolve(cursor.topic, deadline_s)
+                cursor.incarnation = route.incarnation
+
     def _assign(self, topics: list[str], queues: list[TopicQueue]) -> None:
         for topic in {*topics, *(topic for topic, _ in queues)}:
             check_name("topic", topic)
         self._topics, self._queues = topics, queues
+        # Asked for anew: a topic may have been deleted and made again.
+        self._routes = Routes(self._engine, create=False)
         self._task = None
         self._use({})
 

@@ -20,9 +20,6 @@ from cometmq.client.routing import Route
 from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.interfaces import Level
 
-NO_PROPERTIES: dict[str, str] = {}
-"""Shared by all records without any: a new one for each would be one more object a message."""
-
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
     """Where a batch was stored: shared by the results of its messages."""

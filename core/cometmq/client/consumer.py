@@ -82,7 +82,8 @@ class PullConsumer:
         What concerns one queue is raised once everything before it was returned; the other queues
         go on with the next call. Truncated and Expired: that queue goes on at `next_offset` by
         itself. Damaged, Unreadable, Refused (say, the topic is gone): it stands still, and the
-        error is raised again by every poll that would return nothing, until a `seek`.
+        error is raised again by every poll that would return nothing, until a `seek` (which goes
+        on in the new life of a topic that was deleted and made again).
         Raises Retryable when the broker can't be reached to begin with, Closed.
         """
         return self._driver.run(self._reader.poll(max_messages, timeout))

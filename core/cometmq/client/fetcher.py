@@ -12,7 +12,7 @@ from cometmq.client.calls import Call
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import part_failure
-from cometmq.errors import CometError, PositionError, ProtocolError, Retryable
+from cometmq.errors import CometError, ConfigError, PositionError, ProtocolError, Retryable
 from cometmq.protocol import (
     Fetch,
     FetchPart,
@@ -36,6 +36,13 @@ class FetchOptions(msgspec.Struct, frozen=True):
     fetch_bytes: int = 1 << 20
     read_ahead_bytes: int = 4 << 20
     wait_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("fetch_bytes", 1), ("read_ahead_bytes", 1), ("wait_ms", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}: a number from {least} up is wanted"
+                )
 
 
 class Fetcher:

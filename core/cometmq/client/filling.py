@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.batch import RecordTuple, text_hash
-from cometmq.client.batching import NO_PROPERTIES, Batch, Outcome, SendResult, TopicState
-from cometmq.client.validation import RECORD_BYTES
+from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
+from cometmq.client.validation import NO_PROPERTIES, RECORD_BYTES, queue_of_key, record_of
 from cometmq.errors import CometError
 from cometmq.interfaces import Level
 from cometmq.message import Message
@@ -73,6 +72,12 @@ class Filling:
         except CometError as error:
             self._outcomes[place] = error
 
+    def abandon(self) -> None:
+        """Nobody waits for the outcomes any more: what is not on its way yet will not go."""
+        for part in self._open.values():
+            self._accumulator.discard(part.batch)
+        self._open.clear()
+
     async def finish(self) -> list[Outcome]:
         """Close what is open and wait for all; results and errors in the order of the messages."""
         for part in self._open.values():
@@ -98,13 +103,7 @@ class Filling:
             self._errors[topic] = error
             raise
         part = await self._writable(state, message.sharding_key, size_bytes)
-        record: RecordTuple = (
-            self._born_ms,
-            body,
-            message.tag or "",
-            message.keys or (),
-            message.properties or NO_PROPERTIES,
-        )
+        record = record_of(self._born_ms, body, message)
         part.batch.size_bytes += size_bytes
         part.batch.records.append(record)
         part.places.append(place)
@@ -116,7 +115,7 @@ class Filling:
         accumulator = self._accumulator
         topic = state.route.topic
         while True:
-            queue = state.next_queue if key is None else text_hash(key) % state.route.queues
+            queue = state.next_queue if key is None else queue_of_key(key, state.route.queues)
             part = self._open.get((topic, queue))
             if part is not None:
                 if part.batch.size_bytes + size_bytes <= part.batch.limit_bytes:

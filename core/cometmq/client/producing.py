@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from cometmq.batch import BatchError, RecordTuple, encode_messages, text_hash
-from cometmq.client.batching import NO_PROPERTIES, Batch, Outcome, Owner, Receipt, TopicState
+from cometmq.batch import BatchError, RecordTuple, encode_messages
+from cometmq.client.batching import Batch, Outcome, Owner, Receipt, TopicState
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.room import Room
@@ -23,10 +23,13 @@ from cometmq.client.routing import Routes, gone
 from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
 from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
+    NO_PROPERTIES,
     RECORD_BYTES,
     check_level,
     header_bytes,
     plain_body,
+    queue_of_key,
+    record_of,
 )
 from cometmq.errors import CometError, ConfigError, Refused
 from cometmq.interfaces import Level
@@ -101,13 +104,7 @@ class Accumulator:
         size_bytes = len(body) + RECORD_BYTES
         if message.tag or message.keys or message.properties:
             size_bytes += header_bytes(message, self.engine.connection.limits)
-            record = (
-                self._wall_ms(),
-                body,
-                message.tag or "",
-                message.keys or (),
-                message.properties or NO_PROPERTIES,
-            )
+            record = record_of(self._wall_ms(), body, message)
         else:
             record = (self._wall_ms(), body, "", (), NO_PROPERTIES)
         # From here to the append there is no call at which another thread could come between:
@@ -144,13 +141,7 @@ class Accumulator:
         state = await self.state_of(message.topic, deadline_s)
         chosen = level or self.options.level
         batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
-        record: RecordTuple = (
-            self._wall_ms(),
-            body,
-            message.tag or "",
-            message.keys or (),
-            message.properties or NO_PROPERTIES,
-        )
+        record = record_of(self._wall_ms(), body, message)
         batch.size_bytes += size_bytes
         batch.records.append(record)
         self.close_if_idle(batch)
@@ -170,7 +161,7 @@ class Accumulator:
         queue = self._queue_of(state, message.sharding_key)
         if message.sharding_key is None:
             state.next_queue = (queue + 1) % state.route.queues
-        record = (self._wall_ms(), body, message.tag, message.keys, message.properties)
+        record = record_of(self._wall_ms(), body, message)
         buffer = encode_messages(message.topic, queue, [record])
         header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
         call = self.engine.call(Operation.SEND, header, Empty, deadline_s, [buffer])
@@ -183,9 +174,13 @@ class Accumulator:
         """Send all and wait; the result or the error of each message stands in its place."""
         check_level(level)
         filling = Filling(self, level or self.options.level, len(messages))
-        for place, message in enumerate(messages):
-            if not filling.add_fast(place, message):
-                await filling.add(place, message)
+        try:
+            for place, message in enumerate(messages):
+                if not filling.add_fast(place, message):
+                    await filling.add(place, message)
+        except BaseException:  # cancelled, interrupted, or no messages at all
+            filling.abandon()
+            raise
         return await filling.finish()
 
     # --- all that is buffered -----------------------------------------------------------------
@@ -244,6 +239,12 @@ class Accumulator:
         self._room.give(batch.reserved_bytes - len(batch.buffer))
         batch.reserved_bytes = len(batch.buffer)
         self.sender.submit(batch)
+
+    def discard(self, batch: Batch) -> None:
+        """Give back the room of a batch that was opened and will never be sealed."""
+        batch.closed = True
+        reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
+        self._room.give(reserved_bytes)
 
     def close_queue(self, state: TopicState, queue: int) -> None:
         """Close what is open for a queue, so that what follows comes behind it."""
@@ -356,7 +357,7 @@ class Accumulator:
 
     @staticmethod
     def _queue_of(state: TopicState, key: str | None) -> int:
-        return state.next_queue if key is None else text_hash(key) % state.route.queues
+        return state.next_queue if key is None else queue_of_key(key, state.route.queues)
 
     def measure(self, message: Message) -> tuple[bytes, int]:
         """The body as bytes, and an upper bound of what the message takes in a batch."""

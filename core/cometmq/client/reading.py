@@ -189,6 +189,7 @@ class Reader:
             raise Refused(f"offset {offset}: offsets begin at 0")
         await self.assignment.ready()
         cursor = self.assignment.one(queue, topic)
+        await self.assignment.renew([cursor], self._deadline_s())
         cursor.move(offset, 0)
         cursor.dirty = True
         self._fetcher.hurry()
@@ -198,6 +199,7 @@ class Reader:
         await self.assignment.ready()
         cursors = self.assignment.some(queue, topic)
         deadline_s = self._deadline_s()
+        await self.assignment.renew(cursors, deadline_s)
         refs = [ref(cursor) for cursor in cursors]
         places = await offsets_at(self.engine, refs, start, deadline_s)
         for cursor, (offset, epoch) in zip(cursors, places, strict=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
+from cometmq.batch import RecordTuple, text_hash
 from cometmq.errors import Refused
 from cometmq.interfaces import LEVELS, Limits
 from cometmq.message import Message
@@ -13,6 +15,8 @@ RECORD_BYTES = 40
 """More than what a record takes besides its body and texts: array, times, lengths, table."""
 TEXT_BYTES = 5
 """More than what each text takes besides its own bytes."""
+NO_PROPERTIES: dict[str, str] = {}
+"""Shared by all records without any: a new one for each would be one more object a message."""
 BATCH_OVERHEAD_BYTES = 512
 """More than what a batch of one takes besides its record, the topic's name included."""
 
@@ -40,20 +44,25 @@ def header_bytes(message: Message, limits: Limits) -> int:
 
     Raises Refused when one of them is not text or they are more than `limits` allow.
     """
-    properties = message.properties
+    keys, properties = message.keys or (), message.properties or {}
+    if not isinstance(properties, Mapping):
+        raise Refused(
+            f"properties={properties!r}: texts by name are wanted, as in {{'city': 'Ulm'}}",
+            "BAD_REQUEST",
+        )
     if len(properties) > limits.properties:
         raise Refused(
             f"a message for {message.topic} has {len(properties)} properties; "
             f"at most {limits.properties} are allowed",
             "TOO_LARGE",
         )
-    if isinstance(message.keys, str):
+    if isinstance(keys, str) or not isinstance(keys, Collection):
         raise Refused(
-            f"keys={message.keys!r}: a sequence of texts is wanted, as in keys=[{message.keys!r}]",
+            f"keys={keys!r}: a sequence of texts is wanted, as in keys=[{str(keys)!r}]",
             "BAD_REQUEST",
         )
-    total = _text_bytes("tag", message.tag)
-    for key in message.keys:
+    total = _text_bytes("tag", message.tag or "")
+    for key in keys:
         total += _text_bytes("key", key)
     for name, value in properties.items():
         total += _text_bytes("property name", name) + _text_bytes("property", value)
@@ -85,6 +94,26 @@ def plain_body(message: Message, limits: Limits) -> bytes:
             "TOO_LARGE",
         )
     return body
+
+
+def record_of(born_ms: int, body: bytes, message: Message) -> RecordTuple:
+    """What is stored of a message: copies, so that its maker may use his own for the next one."""
+    keys, properties = message.keys, message.properties
+    return (
+        born_ms,
+        body,
+        message.tag or "",
+        tuple(keys) if keys else (),
+        dict(properties) if properties else NO_PROPERTIES,
+    )
+
+
+def queue_of_key(key: str, queues: int) -> int:
+    """The queue of a sharding key. Raises Refused for one that is no text."""
+    try:
+        return text_hash(key) % queues
+    except (AttributeError, UnicodeEncodeError):
+        raise Refused(f"sharding key {key!r}: a text is wanted", "BAD_REQUEST") from None
 
 
 def _text_bytes(what: str, text: object) -> int:

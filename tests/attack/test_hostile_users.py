@@ -1,0 +1,165 @@
+"""Programs that use the client in ways nobody thought of: an error with a name, and no harm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import cometmq.aio
+from cometmq import Admin, Message, Producer, PullConsumer
+from cometmq.batch import encode_messages
+from cometmq.batch.layout import SEALED_AT, seal
+from cometmq.client.batching import SendResult
+from cometmq.errors import ConfigError, Refused
+from cometmq.message import UnreadableMessage
+from cometmq.testing import EmbeddedBroker
+from cometmq.testing.scripted_broker import ScriptedBroker
+
+
+def read_all(broker: EmbeddedBroker, topic: str, count: int) -> list[Any]:
+    """The first messages of a topic."""
+    found: list[Any] = []
+    with PullConsumer(broker.address, topic=topic) as consumer:
+        while len(found) < count:
+            polled = consumer.poll(timeout=10)
+            assert polled, f"only {len(found)} of {count} came"
+            found += polled
+    return found
+
+
+def test_a_message_is_what_it_was_when_it_was_sent(mq_broker: EmbeddedBroker) -> None:
+    keys = ["0"]
+    properties = {"n": "0"}
+    with Producer(mq_broker.address, linger_ms=1000) as producer:
+        for number in range(200):
+            keys[0] = properties["n"] = str(number)
+            producer.send_soon(Message("t", b"%d" % number, keys=keys, properties=properties))
+        many = []
+        for number in range(200, 400):
+            keys[0] = properties["n"] = str(number)
+            many.append(Message("t", b"%d" % number, keys=list(keys), properties=dict(properties)))
+        producer.send_many(many)
+    for message in read_all(mq_broker, "t", 400):
+        text = message.body.decode()
+        assert (message.keys, message.properties) == ((text,), {"n": text})
+
+
+BAD_FIELDS: list[dict[str, Any]] = [
+    {"sharding_key": 42},
+    {"sharding_key": "\ud800"},
+    {"sharding_key": b"bytes"},
+    {"keys": 5},
+    {"keys": "text"},
+    {"keys": [None]},
+    {"tag": 7},
+    {"properties": [("a", "b")]},
+    {"properties": {"a": 1}},
+    {"properties": {b"a": "1"}},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_FIELDS, ids=str)
+def test_a_field_of_another_type_is_refused_in_its_place(
+    mq_broker: EmbeddedBroker, fields: dict[str, Any]
+) -> None:
+    with Producer(mq_broker.address) as producer:
+        bad = Message("t", b"bad", **fields)
+        good = Message("t", b"good")
+        first, second, third = producer.send_many([good, bad, good])
+        assert isinstance(first, SendResult) and isinstance(third, SendResult)
+        assert isinstance(second, Refused)
+        for send in (producer.send, producer.send_soon, producer.send_one_way):
+            with pytest.raises(Refused):
+                send(bad)
+        assert producer.send(good).offset >= 0
+
+
+def test_what_is_no_message_does_not_cost_the_buffer(mq_broker: EmbeddedBroker) -> None:
+    rubbish: Any = [Message("t", bytes(30_000)), object()]
+    with Producer(mq_broker.address, buffer_bytes=100_000, when_full="raise") as producer:
+        for _ in range(10):
+            with pytest.raises(AttributeError):
+                producer.send_many(rubbish)
+        assert producer.send(Message("t", bytes(60_000))).offset >= 0
+
+
+def test_a_cancelled_send_many_does_not_cost_the_buffer() -> None:
+    scripted = ScriptedBroker()
+
+    async def scenario() -> None:
+        async with cometmq.aio.Producer(
+            "scripted://x", connect=scripted.connect, buffer_bytes=200_000
+        ) as producer:
+            await producer.send(Message("t", b"known"))
+            scripted.full = True
+            flood = [Message("t", bytes(40_000)) for _ in range(30)]
+            task = asyncio.create_task(producer.send_many(flood))
+            await asyncio.sleep(0.05)
+            assert not task.done(), "it waits for room"
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            scripted.full = False
+            await producer.flush(5)
+            assert producer._accumulator._room.used_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_sizes_that_would_read_nothing_for_ever_are_refused() -> None:
+    for options in ({"fetch_bytes": 0}, {"read_ahead_bytes": 0}, {"fetch_wait": -1.0}):
+        with pytest.raises(ConfigError):
+            PullConsumer("inproc://nobody", topic="t", **options)
+
+
+def test_a_topic_made_again_under_a_consumer_is_read_after_a_seek_or_an_assign(
+    mq_broker: EmbeddedBroker,
+) -> None:
+    with (
+        Producer(mq_broker.address) as producer,
+        PullConsumer(mq_broker.address, group="g", topic="t") as seeking,
+        PullConsumer(mq_broker.address, group="h", topic="t") as assigning,
+        Admin(mq_broker.address) as admin,
+    ):
+        admin.create_topic("t", queues=1)
+        producer.send_many([Message("t", b"old")] * 5)
+        for consumer in (seeking, assigning):
+            assert len(consumer.poll(timeout=10)) == 5
+            consumer.commit()
+        admin.delete_topic("t")
+        for consumer in (seeking, assigning):
+            with pytest.raises(Refused) as gone:
+                consumer.poll(timeout=10)
+            assert gone.value.code in ("TOPIC_GONE", "TOPIC_NOT_FOUND")
+        with pytest.raises(Refused):
+            seeking.seek(0)  # there is no new life yet
+        admin.create_topic("t", queues=1)
+        with pytest.raises(Refused):
+            producer.send(Message("t", b"for the old one"))
+        assert producer.send(Message("t", b"new")).offset == 0
+        seeking.seek(0)
+        assigning.assign(topic="t")
+        for consumer in (seeking, assigning):
+            (message,) = consumer.poll(timeout=10)
+            assert (message.body, message.offset) == (b"new", 0)
+            consumer.commit()
+            assert consumer.committed() == {("t", 0): 1}
+
+
+def test_a_batch_that_this_release_can_not_decompress_does_not_jam_its_queue() -> None:
+    scripted = ScriptedBroker(queues=1)
+    compressed = encode_messages("t", 0, [(0, b"x", "", (), {})] * 3)
+    compressed[SEALED_AT] |= 1
+    seal(compressed)
+    scripted.put("t", 0, compressed)
+    scripted.put("t", 0, encode_messages("t", 0, [(0, b"after", "", (), {})]))
+    seen: list[UnreadableMessage] = []
+    with PullConsumer(
+        "scripted://x", topic="t", connect=scripted.connect, unreadable=seen.append
+    ) as consumer:
+        (message,) = consumer.poll(timeout=10)
+        assert (message.body, message.offset) == (b"after", 3)
+    assert [message.offset for message in seen] == [0, 1, 2]
+    assert "compressed with zstd" in seen[0].reason
