@@ -21,6 +21,7 @@ from cometmq.errors import (
     Unreadable,
 )
 from cometmq.message import Message, ReceivedMessage, UnreadableMessage
+from cometmq.protocol import Retention
 from cometmq.version import __version__
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Receipt",
     "ReceivedMessage",
     "Refused",
+    "Retention",
     "Retryable",
     "SendResult",
     "Truncated",

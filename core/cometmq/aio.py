@@ -25,7 +25,7 @@ from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Outcome, Receipt, SendResult
 from cometmq.client.consumer import assign, assign_first
 from cometmq.client.engine import Engine
-from cometmq.client.fetcher import FetchOptions
+from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import Waitable
 from cometmq.client.offsets import Start
 from cometmq.client.producing import Accumulator, ProducerOptions
@@ -35,7 +35,7 @@ from cometmq.environment import Environment
 from cometmq.errors import Closed, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
 from cometmq.message import Message, ReceivedMessage
-from cometmq.protocol import BrokerInfoReply, OffsetsPart, TopicDescription, TopicInfo
+from cometmq.protocol import BrokerInfoReply, OffsetsPart, Retention, TopicDescription, TopicInfo
 from cometmq.real_environment import RealEnvironment
 
 __all__ = ["Admin", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
@@ -152,6 +152,7 @@ class PullConsumer(_Face):
         queues: Sequence[int] | None = None,
         start: Start = "earliest",
         unreadable: UnreadablePolicy = "skip",
+        on_expired: ExpiredPolicy = "earliest",
         fetch_bytes: int = 1 << 20,
         read_ahead_bytes: int = 4 << 20,
         fetch_wait: float = 15.0,
@@ -162,7 +163,9 @@ class PullConsumer(_Face):
         connect: Connect | None = None,
     ) -> None:
         engine = _engine(address, client_id, credentials, environment, connect)
-        options = FetchOptions(group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000))
+        options = FetchOptions(
+            group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
+        )
         self._reader = Reader(
             engine, options, start=start, unreadable=unreadable, timeout_s=timeout
         )
@@ -247,9 +250,12 @@ class Admin(_Face):
         queues: int | None = None,
         readable: bool | None = None,
         writable: bool | None = None,
+        retention: Retention | None = None,
     ) -> TopicDescription:
         """See `cometmq.Admin.alter_topic`."""
-        return await self._driver.run(self._flows.alter_topic(name, queues, readable, writable))
+        return await self._driver.run(
+            self._flows.alter_topic(name, queues, readable, writable, retention)
+        )
 
     async def delete_topic(self, name: str) -> None:
         """See `cometmq.Admin.delete_topic`."""
@@ -259,9 +265,9 @@ class Admin(_Face):
         """See `cometmq.Admin.list_topics`."""
         return await self._driver.run(self._flows.list_topics(prefix))
 
-    async def describe_topic(self, name: str) -> TopicDescription:
+    async def describe_topic(self, name: str, usage: bool = False) -> TopicDescription:
         """See `cometmq.Admin.describe_topic`."""
-        return await self._driver.run(self._flows.describe_topic(name))
+        return await self._driver.run(self._flows.describe_topic(name, usage))
 
     async def broker_info(self) -> BrokerInfoReply:
         """See `cometmq.Admin.broker_info`."""

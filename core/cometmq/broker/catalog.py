@@ -11,7 +11,7 @@ from cometmq.broker.topics import KIND, Topics
 from cometmq.environment import Clock
 from cometmq.log import Appended, Log
 from cometmq.log.records import TopicChange
-from cometmq.protocol import Status
+from cometmq.protocol import Retention, Status
 
 TOPICS_MAX = 100_000
 """Memory is bounded, and a client with a bug can name a new topic in every message."""
@@ -56,7 +56,8 @@ class Catalog:
             )
         raise Rejected(
             Status.TOPIC_NOT_FOUND,
-            f"there is no topic {shown(name)} here: create it with `mq topic create`",
+            f"there is no topic {shown(name)} here: `mq topic list` shows those that there are, "
+            "`mq topic create` makes one",
         )
 
     def find_queue(self, name: str, queue: int, incarnation: int = 0) -> TopicChange:
@@ -88,7 +89,8 @@ class Catalog:
             raise Rejected(Status.BAD_NAME, f"{shown(name)} is no topic name: use {NAME_RULE}")
         if self.topics.get(name) is not None:
             raise Rejected(
-                Status.TOPIC_EXISTS, f"topic {shown(name)} is there already: alter or use it"
+                Status.TOPIC_EXISTS,
+                f"topic {shown(name)} is there already: use it, or change it by `mq topic alter`",
             )
         if len(self.topics) >= TOPICS_MAX:
             raise Rejected(
@@ -115,8 +117,11 @@ class Catalog:
         queues: int | None,
         readable: bool | None,
         writable: bool | None,
+        retention: Retention | None = None,
     ) -> tuple[TopicChange, Appended]:
         """Change what is not None. Raises Rejected, LogError."""
+        if retention is not None:
+            _check_retention(topic.name, retention)
         if queues is not None:
             _check_queues(topic.name, queues)
             if queues < topic.queues:
@@ -133,6 +138,7 @@ class Catalog:
                 readable=topic.readable if readable is None else readable,
                 writable=topic.writable if writable is None else writable,
                 created_ms=topic.created_ms,
+                retention=topic.retention if retention is None else retention,
             )
         )
         self._wake(topic)
@@ -160,4 +166,18 @@ def _check_queues(name: str, queues: int) -> None:
         raise Rejected(
             Status.BAD_REQUEST,
             f"topic {shown(name)} can't have {queues} queues: give 1 to {QUEUES_MAX}",
+        )
+
+
+def _check_retention(name: str, retention: Retention) -> None:
+    capped = bool(retention.cap_ms or retention.cap_bytes)
+    if retention.group and not is_name(retention.group):
+        raise Rejected(
+            Status.BAD_NAME, f"{shown(retention.group)} is no group name: use {NAME_RULE}"
+        )
+    if capped != bool(retention.group):
+        raise Rejected(
+            Status.BAD_REQUEST,
+            f"topic {shown(name)}: a group whose messages are kept needs a cap in time or bytes "
+            "(it may never come back), and a cap needs a group: give both or neither",
         )

@@ -26,8 +26,8 @@ from cometmq.protocol import (
 )
 
 Body = list[memoryview]
-INFO_BYTES = 40
-"""Of a topic in a listing besides its name, at most."""
+INFO_BYTES = 80
+"""Of a topic in a listing besides its names, at most."""
 
 
 class TopicOperations:
@@ -53,7 +53,7 @@ class TopicOperations:
         self._gate.check(request.session, "TOPIC_ALTER", header.topic)
         topic = self._catalog.find(header.topic, header.incarnation)
         topic, appended = self._catalog.alter(
-            topic, header.queues, header.readable, header.writable
+            topic, header.queues, header.readable, header.writable, header.retention
         )
         self._waits.answer(request, appended.end, lambda: self._describe(topic))
 
@@ -68,7 +68,9 @@ class TopicOperations:
         topics = [
             info_of(topic) for topic in self._catalog.topics if topic.name.startswith(header.prefix)
         ]
-        size = sum(len(topic.topic) + INFO_BYTES for topic in topics)
+        size = sum(
+            len(topic.topic) + len(topic.retention.group) + INFO_BYTES for topic in topics
+        )
         if size > self._frame_bytes:
             raise Rejected(
                 Status.LIMIT_REACHED,
@@ -84,7 +86,23 @@ class TopicOperations:
             topic, appended = self._catalog.create(header.topic)
             self._waits.answer(request, appended.end, lambda: self._describe(topic))
             return
-        request.answer(self._describe(self._catalog.find(header.topic, header.incarnation)))
+        topic = self._catalog.find(header.topic, header.incarnation)
+        description = self._describe(topic)
+        if header.usage:
+            self._add_usage(description)
+        request.answer(description)
+
+    def _add_usage(self, description: TopicDescription) -> None:
+        """May raise NotLoaded: then it is tried again, and what was added up is remembered."""
+        index, incarnation = self._log.index, description.info.incarnation
+        description.size_bytes = sum(
+            index.bytes_from(incarnation, each.queue, each.min_offset)
+            for each in description.queues
+        )
+        times = [
+            index.time_at(incarnation, each.queue, each.min_offset) for each in description.queues
+        ]
+        description.oldest_ms = min((time for time in times if time is not None), default=None)
 
     def _describe(self, topic: TopicChange) -> TopicDescription:
         queues = [

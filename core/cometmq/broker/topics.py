@@ -104,4 +104,5 @@ def info_of(topic: TopicChange) -> TopicInfo:
         readable=topic.readable,
         writable=topic.writable,
         created_ms=topic.created_ms,
+        retention=topic.retention,
     )

@@ -14,7 +14,7 @@ from cometmq.client.offsets import Start
 from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.interfaces import Connect
-from cometmq.protocol import BrokerInfoReply, OffsetsPart, TopicDescription, TopicInfo
+from cometmq.protocol import BrokerInfoReply, OffsetsPart, Retention, TopicDescription, TopicInfo
 from cometmq.real_environment import RealEnvironment
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -59,9 +59,13 @@ class Admin:
         queues: int | None = None,
         readable: bool | None = None,
         writable: bool | None = None,
+        retention: Retention | None = None,
     ) -> TopicDescription:
-        """Change what is given; the number of queues may only grow."""
-        return self._driver.run(self._flows.alter_topic(name, queues, readable, writable))
+        """Change what is given; the number of queues may only grow, a retention is replaced as a
+        whole."""
+        return self._driver.run(
+            self._flows.alter_topic(name, queues, readable, writable, retention)
+        )
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its messages and what groups committed of it."""
@@ -71,9 +75,10 @@ class Admin:
         """All topics whose name begins with `prefix`."""
         return self._driver.run(self._flows.list_topics(prefix))
 
-    def describe_topic(self, name: str) -> TopicDescription:
-        """A topic and the bounds of each of its queues."""
-        return self._driver.run(self._flows.describe_topic(name))
+    def describe_topic(self, name: str, usage: bool = False) -> TopicDescription:
+        """A topic and the bounds of each of its queues; with `usage` also its bytes and the time of
+        its oldest message, which may have to be added up first."""
+        return self._driver.run(self._flows.describe_topic(name, usage))
 
     def broker_info(self) -> BrokerInfoReply:
         """What the broker says of itself: positions, storage, plugins, health."""

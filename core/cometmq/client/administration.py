@@ -27,6 +27,7 @@ from cometmq.protocol import (
     OffsetsPart,
     Operation,
     QueueRef,
+    Retention,
     TopicAlter,
     TopicCreate,
     TopicDelete,
@@ -59,11 +60,16 @@ class Administration:
         )
 
     async def alter_topic(
-        self, name: str, queues: int | None, readable: bool | None, writable: bool | None
+        self,
+        name: str,
+        queues: int | None,
+        readable: bool | None,
+        writable: bool | None,
+        retention: Retention | None,
     ) -> TopicDescription:
         """See `Admin.alter_topic`."""
         check_name("topic", name)
-        header = TopicAlter(name, queues, readable, writable)
+        header = TopicAlter(name, queues, readable, writable, retention=retention)
         return await self.engine.ask(
             Operation.TOPIC_ALTER, header, TopicDescription, self._deadline_s()
         )
@@ -80,11 +86,12 @@ class Administration:
         )
         return reply.topics
 
-    async def describe_topic(self, name: str) -> TopicDescription:
+    async def describe_topic(self, name: str, usage: bool = False) -> TopicDescription:
         """See `Admin.describe_topic`."""
         check_name("topic", name)
+        header = TopicDescribe(name, usage=usage)
         return await self.engine.ask(
-            Operation.TOPIC_DESCRIBE, TopicDescribe(name), TopicDescription, self._deadline_s()
+            Operation.TOPIC_DESCRIBE, header, TopicDescription, self._deadline_s()
         )
 
     async def broker_info(self) -> BrokerInfoReply:

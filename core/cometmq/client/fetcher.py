@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +29,8 @@ ANSWER_TIMEOUT_S = 15.0
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
+ExpiredPolicy = Literal["earliest", "latest", "stop"]
+
 
 class FetchOptions(msgspec.Struct, frozen=True):
     """Settings of a consumer's reading; see `PullConsumer`."""
@@ -36,6 +39,7 @@ class FetchOptions(msgspec.Struct, frozen=True):
     fetch_bytes: int = 1 << 20
     read_ahead_bytes: int = 4 << 20
     wait_ms: int = 15_000
+    on_expired: ExpiredPolicy = "earliest"
 
     def __post_init__(self) -> None:
         for name, least in (("fetch_bytes", 1), ("read_ahead_bytes", 1), ("wait_ms", 0)):
@@ -142,12 +146,15 @@ class Fetcher:
             cursor.incarnation = cursor.incarnation or part.incarnation
             cursor.add(batches, Place(part.next_offset, part.epoch))
             return bool(batches)
-        error = part_failure(part.status, part.detail, cursor.topic, cursor.queue, part.next_offset)
+        go_on = part.next_offset
+        if part.status == Status.EXPIRED and self._options.on_expired == "latest":
+            go_on = part.max_offset
+        error = part_failure(part.status, part.detail, cursor.topic, cursor.queue, go_on)
         if isinstance(error, Retryable):
             self._pause(max(error.after_ms / 1000, self._backoff.next_s()))
             return False
         if isinstance(error, PositionError):
-            cursor.fetch = Place(part.next_offset, part.epoch)
+            cursor.fetch = Place(go_on, part.epoch)
         cursor.error = error
         return True
 

@@ -11,6 +11,7 @@ import msgspec
 
 from cometmq.batch import Batch
 from cometmq.errors import BatchError
+from cometmq.protocol.retention import Retention
 
 
 class SegmentStart(msgspec.Struct, array_like=True, frozen=True):
@@ -88,6 +89,7 @@ class TopicChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
     writable: bool = True
     created_ms: int = 0
     deleted: bool = False
+    retention: Retention = Retention()
 
 
 R = TypeVar("R", bound=msgspec.Struct)

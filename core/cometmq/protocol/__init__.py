@@ -79,6 +79,7 @@ from cometmq.protocol.numbers import (
     Status,
     UInt,
 )
+from cometmq.protocol.retention import Retention
 from cometmq.protocol.sends import Send, SendReply, SendResultPart
 from cometmq.protocol.sessions import Empty, Failure, Goodbye, Heartbeat, Hello, HelloReply
 from cometmq.protocol.topics import (
@@ -149,6 +150,7 @@ __all__ = [
     "Release",
     "ReleasePart",
     "ReportDamage",
+    "Retention",
     "Send",
     "SendReply",
     "SendResultPart",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cometmq.protocol.numbers import QueueNumber, UInt
+from cometmq.protocol.retention import Retention
 from cometmq.protocol.wire import Plain, Wire
 
 
@@ -21,6 +22,8 @@ class TopicAlter(Wire):
     writable: bool | None = None
     incarnation: UInt = 0
     """The one the client knows; 0 = none."""
+    retention: Retention | None = None
+    """In place of all of the old one."""
 
 
 class TopicDelete(Wire):
@@ -37,6 +40,8 @@ class TopicDescribe(Wire):
     create: bool = False
     """Make it with defaults if it is missing and the broker creates topics on first send."""
     incarnation: UInt = 0
+    usage: bool = False
+    """Add up bytes and age too, which may have to read the indexes of all segments."""
 
 
 class TopicInfo(Wire):
@@ -46,6 +51,7 @@ class TopicInfo(Wire):
     readable: bool
     writable: bool
     created_ms: int
+    retention: Retention = Retention()
 
 
 class QueueInfo(Wire):
@@ -62,6 +68,10 @@ class TopicDescription(Plain):
     queues: list[QueueInfo] = []
     log_id: str = ""
     epoch: UInt = 0
+    size_bytes: UInt | None = None
+    """What its messages take in the log; None unless `usage` was asked for."""
+    oldest_ms: int | None = None
+    """About when the oldest message was stored, ms since 1970; None without messages."""
 
 
 class TopicListing(Plain):
