@@ -72,9 +72,10 @@ class SegmentStorage:
             self._table.load()
         except OSError as error:
             self.close()
+            why = f"{error.filename}: {error.strerror}" if error.filename else error
             raise LogError(
-                f"the data folder {self._data} can't be used ({error}); check that this user may "
-                "read and write it, or choose another folder"
+                f"the data folder {self._data} can't be used ({why}); check that it is a "
+                "folder that this user may read and write, or choose another one"
             ) from error
         return list(self.segments())
 

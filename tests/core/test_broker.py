@@ -280,7 +280,7 @@ def test_a_topic_is_made_by_its_first_send_unless_switched_off() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         (result,) = await client.send(batch_of("t", 0, b"x"))
         assert result.status == Status.TOPIC_NOT_FOUND
-        assert "create it with `mq topic create`" in result.detail
+        assert "`mq topic create` makes one" in result.detail
 
     play(scenario, {"broker.auto_create": False})
 

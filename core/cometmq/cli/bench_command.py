@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator
 import click
 import msgspec
 
+from cometmq.cli.composing import read_settings
 from cometmq.cli.output import json_option, print_json, print_table
 from cometmq.client.consumer import PullConsumer
 from cometmq.client.producer import Producer
 from cometmq.message import Message
+from cometmq.plugins import compose
 
 WARM_UP = 100_000
 START_TIMEOUT_S = 30.0
@@ -164,10 +166,27 @@ STEPS: dict[str, tuple[Callable[[Target, str, bytes, int], list[float]], float]]
 
 @click.command()
 @click.option("--connect", metavar="ADDRESS", help="A running broker; else a fresh one each step.")
-@click.option("--plugins", default="", help="For the fresh broker, as in `mq run`.")
-@click.option("--count", type=click.IntRange(min=1000), default=500_000, show_default=True)
-@click.option("--size", "size_bytes", type=click.IntRange(0, 900_000), default=1024)
-@click.option("--topic", default="bench", show_default=True)
+@click.option(
+    "--plugins", metavar="NAMES", default="", help="For the fresh broker, as in `mq run`."
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1000),
+    metavar="N",
+    default=500_000,
+    show_default=True,
+    help="Messages of the steps in bulk, 1,000 or more; `one` and `paced` do a share of it.",
+)
+@click.option(
+    "--size",
+    "size_bytes",
+    type=click.IntRange(0, 900_000),
+    metavar="BYTES",
+    default=1024,
+    show_default=True,
+    help="Bytes of a body.",
+)
+@click.option("--topic", default="bench", show_default=True, help="Where the messages go.")
 @click.option("--steps", default=",".join(STEPS), show_default=True, help="Comma-separated.")
 @json_option
 def bench(
@@ -183,6 +202,9 @@ def bench(
     unknown = sorted(set(steps.split(",")) - set(STEPS))
     if unknown:
         raise click.UsageError(f"--steps knows {', '.join(STEPS)}, not {', '.join(unknown)}")
+    if not connect:
+        # A wrong name is told here, once, and not by the broker that fails to start.
+        compose(read_settings(None, plugins))
     figures = []
     for step in steps.split(","):
         with contextlib.ExitStack() as stack:

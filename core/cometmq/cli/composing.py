@@ -15,9 +15,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def settings_options(function: F) -> F:
     """`--config FILE` and `--plugins a,b,-c`, as `mq run` has them."""
-    function = click.option("--plugins", "names", default="", help="Names as for `mq run`.")(
-        function
-    )
+    function = click.option(
+        "--plugins", "names", metavar="NAMES", default="", help="As for `mq run`."
+    )(function)
     return click.option("--config", "path", metavar="FILE", help="TOML file, usually mq.toml.")(
         function
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from datetime import datetime
 
 import click
@@ -11,9 +13,11 @@ from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress, connect_option, json_option, timeout_option
 from cometmq.client.admin import Admin
 from cometmq.client.consumer import PullConsumer
-from cometmq.errors import Expired, Truncated
+from cometmq.errors import Expired, Retryable, Truncated
 
 POLL_S = 0.5
+PROBE_POLLS = 6
+"""After so many empty polls in a row the broker is asked whether it is still there."""
 
 
 @click.command()
@@ -26,8 +30,17 @@ POLL_S = 0.5
     metavar="earliest|latest|TIME|OFFSET",
     help="TIME as 2026-05-01T12:00 (local, or with an offset); OFFSET is a number, for each queue.",
 )
-@click.option("--queue", "queues", type=click.IntRange(0, 65535), multiple=True, help="Only these.")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many messages.")
+@click.option(
+    "--queue",
+    "queues",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    multiple=True,
+    help="Only this queue; may be given several times.",
+)
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many messages."
+)
 @click.option("--follow", is_flag=True, help="Wait for more instead of stopping at the end.")
 @connect_option
 @timeout_option
@@ -47,17 +60,67 @@ def consume(
     Without --follow it stops at what was readable when it started. Nothing is committed.
     """
     start_at = parse_start(start)
-    with Admin(connect, timeout=timeout_s) as admin:
-        description = admin.describe_topic(topic)
-    wanted = list(queues) or [info.queue for info in description.queues]
-    ends = {info.queue: info.max_offset for info in description.queues if info.queue in wanted}
-    missing = sorted(set(wanted) - set(ends))
+    with ExitStack() as stack:
+        admin = stack.enter_context(Admin(connect, timeout=timeout_s))
+        ends = _ends(admin, topic, queues)
+        consumer = stack.enter_context(
+            PullConsumer(connect, topic=topic, queues=list(ends), start=start_at, timeout=timeout_s)
+        )
+        watch = Watch(lambda: _ends(admin, topic, queues), None if follow else ends)
+        _print(consumer, watch, count, as_json)
+
+
+class Watch:
+    """Knows where to stop, and notices when nothing comes because the broker is gone."""
+
+    def __init__(self, look: Callable[[], dict[int, int]], ends: dict[int, int] | None) -> None:
+        """`look` asks the broker for each queue's end; `ends` is where to stop, or None."""
+        self.ends = ends
+        self._look = look
+        self._empty = 0
+        self._waiting = False
+
+    def polled(self, found: bool) -> None:
+        """After each poll. Raises Retryable when the broker is gone, but waits when following."""
+        self._empty = 0 if found else self._empty + 1
+        if self._empty < PROBE_POLLS:
+            return
+        self._empty = 0
+        try:
+            ends = self._look()
+        except Retryable as error:
+            if self.ends is not None:
+                raise
+            if not self._waiting:
+                click.echo(f"mq: waiting for the broker to return: {error}", err=True)
+            self._waiting = True
+            return
+        self._waiting = False
+        if self.ends is not None:
+            # A cut may have taken what was readable when the command began.
+            self.ends = {queue: min(end, ends.get(queue, 0)) for queue, end in self.ends.items()}
+
+    def wanted(self, queue: int, offset: int) -> bool:
+        """Whether a message belongs to what was readable when the command began."""
+        return self.ends is None or offset < self.ends[queue]
+
+    def at_end(self, consumer: PullConsumer) -> bool:
+        """Whether all of it was read."""
+        if self.ends is None:
+            return False
+        return all(consumer.position(queue) >= end for queue, end in self.ends.items())
+
+
+def _ends(admin: Admin, topic: str, queues: Collection[int]) -> dict[int, int]:
+    """The offset behind the last readable message of each queue, or of those in `queues`."""
+    found = {info.queue: info.max_offset for info in admin.describe_topic(topic).queues}
+    missing = sorted(set(queues) - set(found))
     if missing:
         raise click.UsageError(
-            f"{topic} has queues 0 to {len(description.queues) - 1}, not {missing}"
+            f"{topic} has no queue {missing[0]}, "
+            + (f"only 0 to {len(found) - 1}" if len(found) > 1 else "only 0")
         )
-    with PullConsumer(connect, topic=topic, queues=wanted, start=start_at) as consumer:
-        _print(consumer, None if follow else ends, count, as_json)
+    return {queue: found[queue] for queue in sorted(set(queues or found))}
 
 
 def parse_start(text: str) -> str | int | datetime:
@@ -75,16 +138,14 @@ def parse_start(text: str) -> str | int | datetime:
         ) from None
 
 
-def _print(
-    consumer: PullConsumer, ends: dict[int, int] | None, count: int | None, as_json: bool
-) -> None:
+def _print(consumer: PullConsumer, watch: Watch, count: int | None, as_json: bool) -> None:
     """Poll and print until `count` messages, or each queue's end, or for ever."""
     out = sys.stdout.buffer
     progress = Progress("read")
     left = count
     messages = size_bytes = 0
     try:
-        while left != 0 and not _at_end(consumer, ends):
+        while left != 0 and not watch.at_end(consumer):
             limit = 1000 if left is None else min(1000, left)
             try:
                 batch = consumer.poll(max_messages=limit, timeout=POLL_S)
@@ -92,7 +153,7 @@ def _print(
                 click.echo(f"mq: {error}", err=True)
                 continue
             for message in batch:
-                if ends is not None and message.offset >= ends[message.queue]:
+                if not watch.wanted(message.queue, message.offset):
                     continue
                 out.write((format_line(message) if as_json else message.body) + b"\n")
                 messages += 1
@@ -100,12 +161,7 @@ def _print(
                 left = None if left is None else left - 1
             if batch:
                 out.flush()
+            watch.polled(bool(batch))
             progress.update(messages, size_bytes)
     finally:
         progress.close()
-
-
-def _at_end(consumer: PullConsumer, ends: dict[int, int] | None) -> bool:
-    if ends is None:
-        return False
-    return all(consumer.position(queue) >= end for queue, end in ends.items())

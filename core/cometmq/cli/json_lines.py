@@ -36,21 +36,21 @@ class Line(msgspec.Struct, forbid_unknown_fields=True):
 _decoder = msgspec.json.Decoder(Line)
 
 
-def parse_line(topic: str, line: bytes, number: int) -> Message:
-    """The message of one JSON line. Raises Refused with the line's number and what is wrong."""
+def parse_line(topic: str, line: bytes) -> Message:
+    """The message of one JSON line. Raises Refused that says what is wrong with it."""
     try:
         given = _decoder.decode(line)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Refused(f"line {number} is not a message in JSON: {error}", "BAD_LINE") from None
+        raise Refused(f"this is not a message in JSON: {error}", "BAD_LINE") from None
     if (given.body is None) == (given.body_base64 is None):
-        raise Refused(f"line {number} needs exactly one of body and body_base64", "BAD_LINE")
+        raise Refused("exactly one of body and body_base64 is needed", "BAD_LINE")
     if given.body is not None:
         body = given.body.encode()
     else:
         try:
             body = base64.b64decode(given.body_base64 or "", validate=True)
         except ValueError as error:
-            raise Refused(f"line {number}: body_base64: {error}", "BAD_LINE") from None
+            raise Refused(f"body_base64: {error}", "BAD_LINE") from None
     keys = ([given.key] if given.key is not None else []) + given.keys
     return Message(
         topic,

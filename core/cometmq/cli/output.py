@@ -43,9 +43,10 @@ def timeout_option(function: F) -> F:
         "--timeout",
         "timeout_s",
         type=click.FloatRange(min=0.1),
+        metavar="SECONDS",
         default=10.0,
         show_default=True,
-        help="Seconds to wait for the broker.",
+        help="How long to wait for an answer of the broker; 0.1 or more.",
     )(function)
 
 
@@ -83,6 +84,11 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         click.echo("  ".join(padded).rstrip())
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 queue`, `4,096 queues`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def exit_code_of(error: Exception) -> int | None:
     """The exit code for an error that has its own sentence, None for one that is a bug."""
     if isinstance(error, click.ClickException):
@@ -96,15 +102,23 @@ def exit_code_of(error: Exception) -> int | None:
 
 def print_error(error: Exception, as_json: bool) -> None:
     """One sentence (which names the next step) on stderr."""
-    if isinstance(error, click.UsageError):
-        error.show()
-        return
-    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    text = _sentence(error)
     if as_json:
         code = getattr(error, "code", type(error).__name__)
         click.echo(json.dumps({"error": text, "code": code}), err=True)
     else:
         click.echo(f"mq: {text}", err=True)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx is not None else "mq"
+        return f"{error.format_message().rstrip('.')}; `{command} --help` says what is allowed"
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 class Progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import textwrap
 from collections.abc import Iterator
 
@@ -108,7 +109,7 @@ def show(name: str, as_json: bool) -> None:
     click.echo(shown.help)
     click.echo(f"\noptions, in [plugin.{shown.name}]:" if shown.options else "\noptions: none")
     for option in shown.options:
-        default = "needed" if option.required else f"default {option.default!r}"
+        default = "needed" if option.required else f"default {_text(option.default)}"
         click.echo(f"  {option.name}: {option.allowed}; {default}")
         if option.help:
             click.echo(textwrap.indent(textwrap.fill(option.help, 90), "      "))
@@ -173,6 +174,11 @@ def _options(kind: type[msgspec.Struct]) -> Iterator[Option]:
             default=msgspec.to_builtins(default),
             help=helps.get(field.name, ""),
         )
+
+
+def _text(default: object) -> str:
+    """As it would stand in mq.toml."""
+    return json.dumps(msgspec.to_builtins(default), ensure_ascii=False)
 
 
 def _field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
-from cometmq.cli.output import connect_option, json_option, print_json, print_table, timeout_option
+from cometmq.cli.output import (
+    connect_option,
+    counted,
+    json_option,
+    print_json,
+    print_table,
+    timeout_option,
+)
 from cometmq.client.admin import Admin
 from cometmq.protocol import TopicDescription, TopicInfo
 
@@ -16,7 +25,14 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 1024), default=4, show_default=True)
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="How many message queues, 1 to 1024; order is kept within a queue.",
+)
 @connect_option
 @timeout_option
 @json_option
@@ -27,7 +43,7 @@ def create(name: str, queues: int, connect: str, timeout_s: float, as_json: bool
     if as_json:
         print_json(description)
     else:
-        click.echo(f"created {name} with {description.info.queues} queues")
+        click.echo(f"created {name} with {counted(description.info.queues, 'queue')}")
 
 
 @topic.command("list")
@@ -65,9 +81,9 @@ def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 1024), help="May only grow.")
-@click.option("--readable/--not-readable", default=None)
-@click.option("--writable/--not-writable", default=None)
+@click.option("--queues", type=click.IntRange(1, 1024), metavar="N", help="May only grow.")
+@click.option("--readable/--not-readable", default=None, help="Whether consumers may read.")
+@click.option("--writable/--not-writable", default=None, help="Whether producers may send.")
 @connect_option
 @timeout_option
 @json_option
@@ -100,7 +116,7 @@ def alter(
 def delete(name: str, yes: bool, connect: str, timeout_s: float, as_json: bool) -> None:
     """Delete topic NAME with its messages and the groups' offsets in it."""
     if not yes:
-        click.confirm(f"delete topic {name} and all its messages?", abort=True, err=True)
+        _ask(name)
     with Admin(connect, timeout=timeout_s) as admin:
         admin.delete_topic(name)
     if as_json:
@@ -109,13 +125,29 @@ def delete(name: str, yes: bool, connect: str, timeout_s: float, as_json: bool) 
         click.echo(f"deleted {name}")
 
 
+def _ask(name: str) -> None:
+    """Return if a person says yes. Raises ClickException."""
+    try:
+        agreed = click.confirm(f"delete topic {name} and all its messages?", err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(
+            f"nobody is there to be asked, so topic {name} was not deleted; "
+            "--yes deletes without a question"
+        ) from None
+    if not agreed:
+        raise click.ClickException(f"topic {name} was not deleted: the answer was no")
+
+
 def _permissions(info: TopicInfo) -> str:
     return ("r" if info.readable else "-") + ("w" if info.writable else "-")
 
 
 def _show(description: TopicDescription) -> None:
     info = description.info
-    click.echo(f"{info.topic}: {info.queues} queues, {_permissions(info)}, id {info.incarnation}")
+    queues = counted(info.queues, "queue")
+    click.echo(f"{info.topic}: {queues}, {_permissions(info)}, id {info.incarnation}")
     print_table(
         ["queue", "min offset", "max offset", "next offset"],
         [[q.queue, q.min_offset, q.max_offset, q.next_offset] for q in description.queues],

@@ -30,6 +30,8 @@ def find_connect(address: str) -> Connect:
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
     if not separator or scheme not in found:
         known = ", ".join(f"{name}://" for name in sorted(found)) or "none is installed"
-        raise ConfigError(f"address {address!r}: its scheme must be one of {known}")
+        raise ConfigError(
+            f"address {address!r}: it must begin with one of {known}, as in tcp://127.0.0.1:7800"
+        )
     connect: Connect = found[scheme].load()
     return connect
