@@ -124,11 +124,16 @@ class Caller:
             self.sentences.append(sentence)
 
     def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-        """Drive the channel until that is so; an AssertionError if it never is."""
-        for _ in range(round(patience_s / _SLICE_S)):
+        """Drive the channel until that is so; an AssertionError if nothing at all comes for
+        `patience_s`: a busy machine may take its time as long as things move."""
+        idle_slices = 0
+        while idle_slices < patience_s / _SLICE_S:
+            seen = len(self.messages), len(self.events)
             self.take()
             if condition():
                 return
+            moved = seen != (len(self.messages), len(self.events))
+            idle_slices = 0 if moved else idle_slices + 1
             self.channel.wait(_SLICE_S)
         raise AssertionError(f"in vain: {len(self.messages)} messages, events {self.events}")
 
