@@ -25,7 +25,7 @@ class CommitLogOptions(msgspec.Struct, frozen=True):
 
 
 class CommitLogPlugin:
-    """Claims the slot `storage`."""
+    """Keeps the log in files of the data folder, where it survives kills and power cuts."""
 
     name = "commitlog"
     options = CommitLogOptions

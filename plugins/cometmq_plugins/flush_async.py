@@ -21,7 +21,7 @@ class FlushAsyncOptions(msgspec.Struct, frozen=True):
 
 
 class FlushAsyncPlugin:
-    """Claims the slot `flush_policy`; the default level is `memory`."""
+    """An ack does not wait for the disk (level `memory`), which is synced by the interval."""
 
     name = "flush-async"
     options = FlushAsyncOptions

@@ -24,7 +24,7 @@ class FlushSyncOptions(msgspec.Struct, frozen=True):
 
 
 class FlushSyncPlugin:
-    """Claims the slot `flush_policy`; the default level is `disk`."""
+    """An ack means that the message is on disk (level `disk`); sends that wait share one sync."""
 
     name = "flush-sync"
     options = FlushSyncOptions

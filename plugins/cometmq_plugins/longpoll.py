@@ -27,7 +27,7 @@ class LongpollOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LongpollPlugin:
-    """Parks fetches with the broker's `park` service."""
+    """Lets a fetch that found nothing wait at the broker until a message for it is readable."""
 
     name = "longpoll"
     options = LongpollOptions

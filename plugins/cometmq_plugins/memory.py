@@ -24,7 +24,7 @@ class MemoryOptions(msgspec.Struct, frozen=True):
 
 
 class MemoryPlugin:
-    """Claims the slot `storage`. The bytes live as long as this object."""
+    """Keeps the log in memory: fast, and gone with the process."""
 
     name = "memory"
     options = MemoryOptions

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cometmq.broker import malloc
-from cometmq.broker.addresses import check_open, transport_of, transports_by_scheme
 from cometmq.broker.info import (
     banner_lines,
     metric_values,
@@ -22,6 +21,7 @@ from cometmq.broker.jobs import Jobs
 from cometmq.broker.loop_lag import LoopLag
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.park import Park
+from cometmq.broker.preflight import preflight
 from cometmq.broker.service import Service
 from cometmq.broker.topics import Topics
 from cometmq.broker.watchdog import Watchdog
@@ -111,6 +111,7 @@ class Broker:
             self.config.broker.name,
             self.addresses,
             self.data,
+            self.log.persistent,
             self.composition,
             self.log.default_level,
             self.log.could_lose(),
@@ -148,12 +149,7 @@ class Broker:
     async def _start(self) -> None:
         self._failure = asyncio.get_running_loop().create_future()
         self._started_s = self.environment.clock.monotonic_s()
-        check_open(self.config, self.composition)
-        transports = transports_by_scheme(self.composition)
-        chosen = [
-            (address, transport_of(address, transports, self.config))
-            for address in self.config.broker.listen
-        ]
+        chosen = preflight(self.config, self.composition)
         if self.config.broker.malloc_tuning:
             malloc.tune()
         await self._open_log()
@@ -171,11 +167,6 @@ class Broker:
         await self.composition.call_each("started", broker=self)
 
     async def _open_log(self) -> None:
-        if self.config.broker.level == "quorum":
-            raise ConfigError(
-                f"{self.config.source('broker.level')}: `broker.level` is quorum, which needs a "
-                "replication plugin: enable one, or use disk or memory"
-            )
         settings = self.config.log
         self.log = Log(
             self.composition.slot("storage", environment=self.environment, data=self.data),

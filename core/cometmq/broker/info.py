@@ -46,6 +46,7 @@ def banner_lines(
     name: str,
     addresses: Iterable[str],
     data: str,
+    persistent: bool,
     composition: Composition,
     level: str,
     could_lose: str,
@@ -56,7 +57,7 @@ def banner_lines(
     lines = [
         f"CometMQ {__version__}, broker {name}",
         f"listening on {', '.join(addresses)}",
-        f"data in {data}",
+        f"data in {data}" if persistent else "data in memory only",
         f"plugins {', '.join(plugin.name for plugin in composition.plugins if plugin.hooks)}",
         f"level {level}: {could_lose}",
     ]

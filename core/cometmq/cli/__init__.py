@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import os
 import sys
 from importlib.metadata import entry_points
 
@@ -39,6 +41,28 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            known = self.list_commands(ctx)
+            close = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+            raise click.UsageError(f"there is no command {name!r}, {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader of a pipe (`mq consume … | head`) had enough; that is no failure of ours.
+            # What is still buffered goes nowhere, or the interpreter's last flush would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+        return result
+
 
 def _contributed() -> dict[str, str]:
     """Subcommands that installed plugins bring; the core's own names are not theirs to take."""
@@ -65,10 +89,6 @@ def main() -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader of a pipe (`mq consume … | head`) had enough; that is no failure of ours.
-        sys.stderr.close()
-        sys.exit(0)
     except Exception as error:
         failed = exit_code_of(error)
         if failed is None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from cometmq.broker.preflight import preflight
 from cometmq.cli.composing import read_settings, settings_options
 from cometmq.cli.output import json_option, print_json
 from cometmq.config import Config
@@ -28,11 +29,17 @@ def check(path: str | None, names: str, as_json: bool) -> None:
 
     Enabled plugins are imported and their options checked; nothing is opened or bound.
     """
-    composition = compose(read_settings(path, names))
+    settings = read_settings(path, names)
+    composition = compose(settings)
+    preflight(settings, composition)
+    enabled = [plugin.name for plugin in composition.plugins]
+    idle = sorted(set(settings.plugin) - set(enabled))
     if as_json:
-        print_json({"ok": True, "plugins": [plugin.name for plugin in composition.plugins]})
-    else:
-        click.echo("ok")
+        print_json({"ok": True, "plugins": enabled, "idle": idle})
+        return
+    click.echo("ok")
+    for name in idle:
+        click.echo(f"note: [plugin.{name}] has no effect, because {name} is not enabled", err=True)
 
 
 @config.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from cometmq.cli.output import connect_option, json_option, print_json, timeout_option
+from cometmq.cli.output import connect_option, counted, json_option, print_json, timeout_option
 from cometmq.client.admin import Admin
 from cometmq.protocol import BrokerInfoReply
 
@@ -27,13 +27,25 @@ def _show(reply: BrokerInfoReply) -> None:
     """The same for people."""
     click.echo(f"broker    {reply.name}, version {reply.version}, up {reply.uptime_s:,.0f} s")
     click.echo(f"address   {', '.join(reply.addresses)}")
-    click.echo(f"log       {reply.log_id}, epoch {reply.epoch}, {reply.segments} segments")
+    click.echo(
+        f"log       {reply.log_id}, epoch {reply.epoch}, {counted(reply.segments, 'segment')}"
+    )
     click.echo("positions " + ", ".join(f"{name} {at:,}" for name, at in reply.positions.items()))
-    click.echo("storage   " + ", ".join(f"{name} {size:,}" for name, size in reply.storage.items()))
-    click.echo(f"serving   {reply.topics} topics, {reply.sessions} sessions, {reply.parked} parked")
+    click.echo(f"storage   {_storage(reply.storage)}")
+    click.echo(
+        f"serving   {counted(reply.topics, 'topic')}, {counted(reply.sessions, 'session')}, "
+        f"{reply.parked:,} parked"
+    )
     click.echo(f"level     {reply.default_level}; {reply.could_lose}")
     click.echo("plugins   " + ", ".join(plugin["name"] for plugin in reply.plugins))
     for label, text in reply.status.items():
         click.echo(f"{label:<9} {text}")
     if reply.in_doubt:
         click.echo(f"IN DOUBT  {reply.in_doubt}")
+
+
+def _storage(stats: dict[str, int]) -> str:
+    return (
+        f"{stats['unsynced_bytes']:,} bytes unsynced, {stats['waiting']:,} waiting; "
+        f"{stats['bytes_free'] / 1e9:,.1f} of {stats['bytes_total'] / 1e9:,.1f} GB are free"
+    )

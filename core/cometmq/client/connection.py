@@ -321,11 +321,14 @@ class Connection:
             why = f" ({self.reason})" if self.reason else ""
             text = f"{self.address} did not answer the {call.name} request in time{why}"
             return Retryable(text, code="TIMEOUT")
+        late = f"the {call.name} request could not be sent in time"
+        if not self.reason:
+            return Retryable(
+                f"{late}: too much is unanswered; send less at once, or wait longer", code="TIMEOUT"
+            )
         return Retryable(
-            f"the {call.name} request did not get out in time: "
-            f"{self.reason or 'too much is unanswered'}; start a broker there (mq run), "
-            "or name another address",
-            code="NOT_CONNECTED" if self.reason else "TIMEOUT",
+            f"{late}: {self.reason}; start a broker there (`mq run`) or name another address",
+            code="NOT_CONNECTED",
         )
 
     def _unknown(self, call: Call[Any], why: str) -> OutcomeUnknown:

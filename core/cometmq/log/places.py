@@ -118,6 +118,11 @@ class LogPlaces:
             **self._storage.usage(),
         }
 
+    @property
+    def persistent(self) -> bool:
+        """Whether the log outlives this process."""
+        return self._storage.persistent
+
     def segments(self) -> Sequence[Segment]:
         """The files of the log, oldest first; the last one is written to."""
         return self._storage.segments()
