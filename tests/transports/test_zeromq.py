@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from cometmq.errors import ConfigError
 from cometmq.interfaces import Channel, Limits, Transport
 from cometmq.testing.transport_contract import TransportContract
-from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport, connect
+from cometmq.testing.transport_ends import Caller, ReceiverThread
+from cometmq_transports.zeromq import ZeromqOptions, ZeromqPlugin, ZeromqTransport, connect
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket, wherever pytest keeps its own."""
+    with tempfile.TemporaryDirectory(prefix="mq-") as name:
+        yield Path(name)
 
 
 class TestTcp(TransportContract):
@@ -33,6 +50,10 @@ class TestTcp(TransportContract):
 
 
 class TestIpc(TestTcp):
+    @pytest.fixture
+    def tmp_path(self, folder: Path) -> Path:
+        return folder
+
     def free_address(self, folder: Path) -> str:
         return f"ipc://{folder}/broker.sock"
 
@@ -42,3 +63,127 @@ class TestSpinning(TestTcp):
 
     def make_transport(self) -> Transport:
         return ZeromqTransport(ZeromqOptions(spin_us=200))
+
+
+def test_port_zero_becomes_a_real_one() -> None:
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), "tcp://localhost:0")
+        host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
+        assert host == "localhost"
+        assert int(port) > 0
+        with Caller(connect(listener.address, Limits())).connected() as caller:
+            assert caller.ask(b"hello") == [b"hello"]
+            assert receiver.messages[0][0].name.startswith("127.0.0.1:")
+
+
+def test_a_name_that_nobody_knows_is_refused_with_a_reason() -> None:
+    with Caller(connect("tcp://no-such-host.invalid:7800", Limits())) as caller:
+        assert not caller.channel.send([b"hello"])
+        caller.until(lambda: caller.events == ["refused"])
+        assert "no-such-host.invalid" in caller.sentences[0]
+        assert caller.channel.receive() == []
+        caller.channel.wait(0.01)
+    assert caller.channel.fileno() == -1
+
+
+def test_what_is_no_broker_fails_the_handshake() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with Caller(connect(address, Limits())) as caller:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            caller.until(lambda: caller.events)
+            assert caller.events == ["handshake_failed"]
+            assert address in caller.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("tcp://192.0.2.1:7800", "no interface"),
+        ("tcp://no-such-host.invalid:7800", "check the address"),
+        ("ipc:///no/such/folder/broker.sock", "folder does not exist"),
+        ("ipc:///" + "long/" * 30, "107 bytes"),
+    ],
+)
+def test_why_an_address_can_not_be_listened_on(address: str, why: str) -> None:
+    with ReceiverThread() as receiver:
+        with pytest.raises(ConfigError, match=why) as refused:
+            receiver.listen(ZeromqTransport(ZeromqOptions()), address)
+        assert address in str(refused.value)
+
+
+def test_a_file_is_not_replaced_by_a_socket(folder: Path) -> None:
+    path = folder / "precious"
+    path.write_text("data")
+    with ReceiverThread() as receiver:
+        with pytest.raises(ConfigError, match="a file lies there; choose another path"):
+            receiver.listen(ZeromqTransport(ZeromqOptions()), f"ipc://{path}")
+    assert path.read_text() == "data"
+
+
+def test_a_socket_file_that_was_left_behind_is_taken_over(folder: Path) -> None:
+    path = folder / "broker.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), f"ipc://{path}")
+        with Caller(connect(listener.address, Limits())).connected() as caller:
+            assert caller.ask(b"hello") == [b"hello"]
+            assert receiver.messages[0][0].name.endswith(f"(process {os.getpid()})")
+
+
+def test_a_forked_child_has_a_context_of_its_own(tmp_path: Path) -> None:
+    """In a process of its own: a fork of this one would copy other tests' threads and locks."""
+    script = tmp_path / "fork.py"
+    script.write_text(FORK)
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), "tcp://127.0.0.1:0")
+        command = [sys.executable, "-W", "error", str(script), listener.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        receiver.until(lambda: len(receiver.gone) == 2)
+    said = [frames for _, frames in receiver.messages]
+    assert said == [[b"parent"], [b"child"], [b"parent again"]]
+
+
+FORK = """
+import os, sys
+from cometmq.interfaces import Limits
+from cometmq.testing.transport_ends import Caller
+from cometmq_transports.zeromq import connect
+
+def call():
+    return Caller(connect(sys.argv[1], Limits())).connected()
+
+with call() as parent:
+    parent.ask(b"parent")
+    child = os.fork()
+    if not child:
+        parent.channel.close()
+        with call() as own:
+            own.ask(b"child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    parent.ask(b"parent again")
+"""
+
+
+def test_the_plugin_counts_what_it_drops() -> None:
+    plugin = ZeromqPlugin(ZeromqOptions())
+    (transport,) = plugin.transports()
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(transport, "tcp://127.0.0.1:0", Limits(frames=1))
+        with Caller(connect(listener.address, Limits())).connected() as caller:
+            caller.ask(b"hello")
+            assert [(metric.name, metric.value) for metric in plugin.metrics()] == [
+                ("zeromq_connections", 1)
+            ]
+            caller.send(b"one", b"too many")
+            caller.until(lambda: "disconnected" in caller.events)
+        receiver.until(lambda: receiver.gone)
+        connections, dropped = plugin.metrics()
+    assert connections.value == 0
+    assert (dropped.name, dropped.value) == ("zeromq_dropped_total", 1)
+    assert dropped.labels == {"address": listener.address, "reason": "too_many_frames"}

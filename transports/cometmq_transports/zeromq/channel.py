@@ -28,6 +28,10 @@ CONNECT_MS = 3_000
 HANDSHAKE_MS = 5_000
 HEARTBEAT_MS = 5_000
 HWM: Final = 64
+NEVER_MS = 1_000_000_000
+"""For reconnecting: eleven days, since a channel ends with its connection. The value that means
+"never", and IMMEDIATE as well, would make ZeroMQ throw away what was received but not yet read when
+the connection ends, such as the last acks of a broker."""
 
 _EVENT = struct.Struct("=Hi")
 _HANDSHAKE_FAILED = (
@@ -94,8 +98,8 @@ class DealerChannel:
 
     def _set_up(self, endpoint: Endpoint, limits: Limits) -> None:
         settings = {
-            zmq.RECONNECT_IVL: -1,
-            zmq.IMMEDIATE: 1,
+            zmq.RECONNECT_IVL: NEVER_MS,
+            zmq.IMMEDIATE: 0,
             zmq.LINGER: 0,
             zmq.SNDHWM: HWM,
             zmq.RCVHWM: HWM,
@@ -117,9 +121,10 @@ class DealerChannel:
         self._monitor.connect(news)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Hand one message over. False: not connected, or no room now. Frames from 8 KiB on are
-        not copied: they must not be changed afterwards."""
-        if self._over:
+        """Hand one message over. False: `events` has not told of a connection, or has told of its
+        end, or there is no room now. Large frames are not copied: no frame may be changed
+        afterwards."""
+        if self._over or not self._connected:
             return False
         try:
             send_frames(self._socket, frames)
@@ -167,8 +172,8 @@ class DealerChannel:
         if kind & (_HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED):
             silent = kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EAGAIN
             why = "is silent" if silent else "ended the connection or speaks something else"
-            return "handshake_failed", f"{self._address} {why}: is it a broker, with room for us?"
-        return "refused", f"nobody listens on {self._address}: is the broker running there?"
+            return "handshake_failed", f"{self._address} {why}; is it no broker, or full?"
+        return "refused", f"nobody listens on {self._address}"
 
     def fileno(self) -> int:
         """Readable when messages, events or room to send may be there; -1 once closed.

@@ -35,6 +35,8 @@ class Opened(NamedTuple):
     inode: int
     """Tells it from a later one of the same number."""
     since_s: float
+    refused: bool = False
+    """Shut down by us before it had an owner."""
 
 
 Owner = TypeVar("Owner")
@@ -92,8 +94,15 @@ class Connections(Generic[Owner]):
                 failed = "accept_failed" if event == zmq.EVENT_ACCEPT_FAILED else "handshake_failed"
                 self._counters[failed] += 1
         for descriptor in surplus:
-            self._counters["too_many_connections"] += 1
-            drop(self._opened[descriptor])
+            self.refuse(descriptor, "too_many_connections")
+
+    def refuse(self, descriptor: int, reason: str) -> None:
+        """Drop a connection that has no owner."""
+        opened = self._opened.get(descriptor)
+        if opened is not None and not opened.refused:
+            self._opened[descriptor] = opened._replace(refused=True)
+            self._counters[reason] += 1
+            drop(opened)
 
     def adopt(self, descriptor: int, owner: Owner) -> Opened | None:
         """`owner` speaks over `descriptor`; None if that is closed again, and the owner leaving.
@@ -111,10 +120,9 @@ class Connections(Generic[Owner]):
 
     def drop_silent(self, opened_before_s: float) -> None:
         """Drop the connections older than that which never sent a message."""
-        for opened in self._opened.values():
+        for opened in list(self._opened.values()):
             if opened.since_s < opened_before_s and opened.descriptor not in self._owners:
-                self._counters["silent"] += 1
-                drop(opened)
+                self.refuse(opened.descriptor, "silent")
 
     def close(self) -> None:
         """Stop watching."""

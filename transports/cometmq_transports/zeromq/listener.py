@@ -29,6 +29,9 @@ DRAIN_BYTES = 8 << 20
 SPARE_CONNECTIONS = 64
 """Connections above the limit that may still speak, so that they can be refused with a reason."""
 
+_ROUTE_BYTES = 5
+"""Length of a routing id made by the ROUTER, which begins with a zero. Others were chosen by the
+client, and could come again."""
 _TICK_S = 1.0
 _SILENT_S = 10.0
 _FLUSH_AT_ONCE = 16
@@ -148,12 +151,22 @@ class RouterListener:
         return drain, False
 
     def _welcome(self, route: bytes, first: zmq.Frame) -> RouterPeer | None:
-        """Make the peer of a route seen for the first time; None if it left already."""
+        """Make the peer of a route seen for the first time. None if it left already or is not
+        welcome: it chose its routing id, or speaks a ZeroMQ so old that its connection can't be
+        known (which then counts as silent)."""
         if route in self._left or route in self._left_before:
             return None
         self._connections.update(self._clock.monotonic_s())
+        try:
+            descriptor = int(first.get(zmq.SRCFD))
+        except zmq.ZMQError:
+            self.counters["old_protocol"] += 1
+            return None
+        if route[0] or len(route) != _ROUTE_BYTES:
+            self._connections.refuse(descriptor, "chosen_routing_id")
+            return None
         peer = self._peers[route] = RouterPeer(self, self._router, route)
-        peer.opened = self._connections.adopt(int(first.get(zmq.SRCFD)), peer)
+        peer.opened = self._connections.adopt(descriptor, peer)
         peer.name = name_of(peer.opened, self.address) if peer.opened else self.address
         return peer
 
