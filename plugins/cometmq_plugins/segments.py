@@ -26,7 +26,6 @@ from cometmq_plugins.space_reserve import SpaceReserve
 STEP_BYTES = 16 << 20
 RESERVE_BYTES = 24 << 20
 _BLOCK_BYTES = 4096
-_LITTLE_BYTES = 1 << 20
 
 
 class SegmentStorage:
@@ -53,9 +52,7 @@ class SegmentStorage:
         self._step_bytes = step_bytes
         self._table = SegmentTable(files, self._folder)
         self._unsynced = Unsynced(files, environment.threads, self._folder)
-        self._reserve = SpaceReserve(
-            files, f"{self._folder}/reserve", reserve_bytes, 2 * step_bytes
-        )
+        self._reserve = SpaceReserve(files, self._folder, reserve_bytes, step_bytes)
         self._active: Entry | None = None
         self._tidy = False
 
@@ -143,7 +140,7 @@ class SegmentStorage:
         if file is None and self._reserve.take(path):
             return self._files.open(path)
         if file is None:
-            file = self._file_with_space(path, min(_LITTLE_BYTES, self._step_bytes))
+            file = self._file_with_space(path, self._reserve.start_bytes)
         if file is None:
             raise self._no_space(path, self._step_bytes)
         return file
@@ -192,6 +189,7 @@ class SegmentStorage:
 
     def allocate(self, end: int, *, urgent: bool = False) -> None:
         """Real space up to `end`: a whole step if there is room, else just enough."""
+        end += 0 if urgent else self._reserve.owed_bytes
         active = self._active
         if active is not None and end <= active.base + active.size:
             return

@@ -14,23 +14,31 @@ from cometmq_plugins.segment_files import is_out_of_space
 
 _log = logging.getLogger("cometmq.storage")
 _PIECE_BYTES = 1 << 20
+_START_BYTES = 1 << 20
 
 
 class SpaceReserve:
     """The file `log/reserve`. Its name is synced by whoever syncs the folder."""
 
-    def __init__(self, files: Files, path: str, size_bytes: int, margin_bytes: int) -> None:
-        """`margin_bytes`: how much must stay free beside it when it is made again."""
+    def __init__(self, files: Files, folder: str, size_bytes: int, step_bytes: int) -> None:
+        """`step_bytes`: how much a segment takes at once when there is room."""
         self._files = files
-        self._path = path
+        self._path = f"{folder}/reserve"
         self._size_bytes = size_bytes
-        self._margin_bytes = margin_bytes
+        self._margin_bytes = 2 * step_bytes
+        self.start_bytes = min(_START_BYTES, step_bytes)
+        """What a start needs at least."""
+        self._kept_bytes = min(self.start_bytes, size_bytes)
+        self.owed_bytes = 0
+        """What messages must leave of the active segment for the next start: something while the
+        reserve is not there, or a broker that once filled its disk could never start again."""
 
     def restore(self) -> bool:
         """Make or complete it if there is room; True if a file was made."""
         made = not self._files.exists(self._path)
         file_size = 0 if made else self._size()
         missing = self._size_bytes - file_size
+        self.owed_bytes = 0 if file_size >= self._kept_bytes else self._kept_bytes
         if missing <= 0:
             return False
         _, free = self._files.space(self._path.rpartition("/")[0])
@@ -40,6 +48,7 @@ class SpaceReserve:
         file = self._files.open(self._path, create=made)
         try:
             file.allocate(file_size, missing)
+            self.owed_bytes = 0
         except OSError as error:
             if not is_out_of_space(error):
                 raise
@@ -60,18 +69,18 @@ class SpaceReserve:
         return True
 
     def give_piece(self, size_bytes: int) -> bool:
-        """Give at least `size_bytes` back to the file system; False if it hasn't so much."""
+        """Give at least `size_bytes` back to the file system; False if it hasn't so much besides
+        what a start needs."""
         if not self._files.exists(self._path):
             return False
-        wanted = max(size_bytes, _PIECE_BYTES)
         file = self._files.open(self._path)
-        left = file.size() - wanted
-        if left < 0 and file.size() >= size_bytes:
-            left = 0
-        if left >= 0:
-            file.truncate(left)
+        spare = file.size() - self._kept_bytes
+        given = min(max(size_bytes, _PIECE_BYTES), spare)
+        enough = given >= size_bytes
+        if enough:
+            file.truncate(file.size() - given)
         file.close()
-        return left >= 0
+        return enough
 
     def _size(self) -> int:
         file = self._files.open_for_reading(self._path)
