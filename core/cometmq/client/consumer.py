@@ -9,7 +9,7 @@ from types import TracebackType
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.driver import Driver
 from cometmq.client.engine import Engine
-from cometmq.client.fetcher import FetchOptions
+from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader, UnreadablePolicy
 from cometmq.client.transports import address_or_default
@@ -31,7 +31,9 @@ class PullConsumer:
     Reading starts at what `group` has committed, else at `start`: "earliest", "latest", an offset,
     or a datetime (the first message stored since then). `unreadable` says what happens to a stored
     record that can't be decoded: "skip" logs its position and goes on, "raise" stops its queue
-    with Unreadable, a function is called with the UnreadableMessage.
+    with Unreadable, a function is called with the UnreadableMessage. `on_expired` says where a
+    queue goes on whose next messages were deleted by retention, after Expired was raised once:
+    "earliest", at the first one left; "latest", behind the last; "stop", nowhere until a `seek`.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PullConsumer:
         queues: Sequence[int] | None = None,
         start: Start = "earliest",
         unreadable: UnreadablePolicy = "skip",
+        on_expired: ExpiredPolicy = "earliest",
         fetch_bytes: int = 1 << 20,
         read_ahead_bytes: int = 4 << 20,
         fetch_wait: float = 15.0,
@@ -59,7 +62,9 @@ class PullConsumer:
             credentials=credentials,
             connect=connect,
         )
-        options = FetchOptions(group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000))
+        options = FetchOptions(
+            group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
+        )
         self._reader = Reader(
             engine, options, start=start, unreadable=unreadable, timeout_s=timeout
         )
@@ -81,9 +86,10 @@ class PullConsumer:
 
         What concerns one queue is raised once everything before it was returned; the other queues
         go on with the next call. Truncated and Expired: that queue goes on at `next_offset` by
-        itself. Damaged, Unreadable, Refused (say, the topic is gone): it stands still, and the
-        error is raised again by every poll that would return nothing, until a `seek` (which goes
-        on in the new life of a topic that was deleted and made again).
+        itself (Expired not with `on_expired="stop"`). Damaged, Unreadable, Refused (say, the topic
+        is gone): it stands still, and the error is raised again by every poll that would return
+        nothing, until a `seek` (which goes on in the new life of a topic that was deleted and made
+        again).
         Raises Retryable when the broker can't be reached to begin with, Closed.
         """
         return self._driver.run(self._reader.poll(max_messages, timeout))

@@ -18,6 +18,7 @@ from cometmq.batch import (
 from cometmq.client.calls import Call
 from cometmq.errors import BatchError, CometError
 from cometmq.message import Origin, ReceivedMessage, UnreadableMessage
+from cometmq.protocol import Token
 
 Decoded = Sequence[ReceivedMessage | UnreadableMessage]
 
@@ -52,11 +53,13 @@ class Cursor:
         "dirty",
         "error",
         "fetch",
+        "idle",
         "incarnation",
         "place",
         "queue",
         "raised",
         "suspect",
+        "token",
         "topic",
     )
 
@@ -82,6 +85,10 @@ class Cursor:
         """The offset of a batch whose bytes were wrong once."""
         self.dirty = False
         """Whether the place is worth a commit."""
+        self.token: Token | None = None
+        """The claim under which it is read; None: it is read without one."""
+        self.idle = False
+        """Nobody takes from it now: nothing more is fetched, what waits here holds up no other."""
 
     @property
     def empty(self) -> bool:
@@ -90,8 +97,9 @@ class Cursor:
 
     @property
     def hungry(self) -> bool:
-        """Whether it may be fetched: its place is known, nothing is out, nothing is wrong."""
-        return self.place is not None and self.call is None and self.error is None
+        """Whether it may be fetched: its place is known, nothing is out, nothing is wrong, and it
+        is wanted."""
+        return not (self.place is None or self.call or self.error or self.idle)
 
     def move(self, offset: int, epoch: int) -> None:
         """Go on at another place; what was fetched and what was wrong is forgotten."""

@@ -40,6 +40,8 @@ class FetchOptions(msgspec.Struct, frozen=True):
     read_ahead_bytes: int = 4 << 20
     wait_ms: int = 15_000
     on_expired: ExpiredPolicy = "earliest"
+    filter: str = ""
+    """What the broker may leave out; the exact filter is the reader's."""
 
     def __post_init__(self) -> None:
         for name, least in (("fetch_bytes", 1), ("read_ahead_bytes", 1), ("wait_ms", 0)):
@@ -67,7 +69,7 @@ class Fetcher:
         """Ask for more, for every queue that wants it, if there is room for it."""
         if self._paused or self._engine.closed is not None:
             return
-        buffered = sum(cursor.buffered_bytes for cursor in self.cursors)
+        buffered = sum(cursor.buffered_bytes for cursor in self.cursors if not cursor.idle)
         if buffered >= self._options.read_ahead_bytes:
             return
         hungry = [cursor for cursor in self.cursors if cursor.hungry]
@@ -88,12 +90,13 @@ class Fetcher:
                 cursor.fetch.offset,
                 cursor.fetch.epoch,
                 cursor.incarnation,
+                cursor.token,
             )
             for cursor in cursors
         ]
         now_s = self._engine.now_s()
         deadline_s = now_s + options.wait_ms / 1000 + ANSWER_TIMEOUT_S
-        header = Fetch(parts, options.fetch_bytes, options.wait_ms, options.group)
+        header = Fetch(parts, options.fetch_bytes, options.wait_ms, options.group, options.filter)
         call = self._engine.call(Operation.FETCH, header, FetchReply, deadline_s)
         for cursor in cursors:
             cursor.call = call
@@ -144,8 +147,11 @@ class Fetcher:
     def _part(self, cursor: Cursor, part: FetchResultPart, batches: Sequence[memoryview]) -> bool:
         if part.status == Status.OK:
             cursor.incarnation = cursor.incarnation or part.incarnation
-            cursor.add(batches, Place(part.next_offset, part.epoch))
-            return bool(batches)
+            behind = Place(part.next_offset, part.epoch)
+            # A broker that filters moves on without a batch: that is progress, not silence.
+            moved = behind != cursor.fetch
+            cursor.add(batches, behind)
+            return moved or bool(batches)
         go_on = part.next_offset
         if part.status == Status.EXPIRED and self._options.on_expired == "latest":
             go_on = part.max_offset

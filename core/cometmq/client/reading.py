@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Literal
-
 from cometmq.client.assignment import Assignment, TopicQueue, ref
-from cometmq.client.cursor import Cursor, Decoded
+from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher, FetchOptions
-from cometmq.client.flows import Waitable, log, report_failure
+from cometmq.client.flows import Waitable, report_failure
 from cometmq.client.offsets import (
     Start,
     commit_failures,
     committed_offsets,
     offsets_at,
 )
+from cometmq.client.taking import Taker, UnreadablePolicy
 from cometmq.client.validation import check_name
-from cometmq.errors import (
-    BatchError,
-    CometError,
-    Damaged,
-    Expired,
-    Refused,
-    Truncated,
-    Unreadable,
-)
-from cometmq.message import ReceivedMessage, UnreadableMessage
-from cometmq.protocol import Commit, CommitPart, CommitReply, Empty, Operation, ReportDamage
+from cometmq.errors import CometError, Expired, Refused, Truncated
+from cometmq.message import ReceivedMessage
+from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
 
-UnreadablePolicy = Literal["skip", "raise"] | Callable[[UnreadableMessage], object]
+__all__ = ["Reader", "UnreadablePolicy"]
 
 
 class Reader:
@@ -47,12 +36,15 @@ class Reader:
     ) -> None:
         if options.group:
             check_name("group", options.group)
-        if not callable(unreadable) and unreadable not in ("skip", "raise"):
-            raise Refused(f"unreadable={unreadable!r}: choose 'skip', 'raise' or a function")
+        if options.on_expired not in ("earliest", "latest", "stop"):
+            raise Refused(
+                f"on_expired={options.on_expired!r}: choose 'earliest', 'latest' or 'stop'"
+            )
+        self._passed = (Truncated,) if options.on_expired == "stop" else (Truncated, Expired)
         self.engine = engine
         self._group = options.group
         self._timeout_s = timeout_s
-        self._unreadable = unreadable
+        self._taker = Taker(engine, unreadable, timeout_s)
         self._fetcher = Fetcher(engine, options, self._arrived)
         self.assignment = Assignment(engine, self._fetcher, options.group, start, timeout_s)
         self._news: Waitable[None] = Waitable()
@@ -88,73 +80,12 @@ class Reader:
         for step in range(len(cursors)):
             cursor = cursors[(self._turn + step) % len(cursors)]
             while len(collected) < most:
-                messages = self._take(cursor, most - len(collected))
+                messages = self._taker.take(cursor, most - len(collected))
                 if messages is None:
                     break
                 collected += messages
         self._turn += 1
         return collected
-
-    def _take(self, cursor: Cursor, most: int) -> Sequence[ReceivedMessage] | None:
-        """Some messages of one queue; None when there are none now."""
-        if cursor.empty or cursor.place is None:
-            return None
-        try:
-            messages = cursor.take(most, self._log_id())
-        except BatchError as error:
-            self._suspect(cursor, error)
-            return None
-        if not messages:
-            return None
-        if UnreadableMessage in set(map(type, messages)):
-            return self._readable(cursor, messages)
-        return messages  # type: ignore[return-value]  # no other type is among them
-
-    def _readable(self, cursor: Cursor, messages: Decoded) -> list[ReceivedMessage] | None:
-        """By the policy: those that can be read, up to the first that stops the reading."""
-        readable: list[ReceivedMessage] = []
-        for place, message in enumerate(messages):
-            if isinstance(message, ReceivedMessage):
-                readable.append(message)
-            elif self._unreadable == "raise":
-                cursor.put_back(messages, place)
-                if not readable:
-                    cursor.stop(_unreadable(message))
-                    return None
-                break
-            elif callable(self._unreadable):
-                self.engine.deferred.append(partial(self._unreadable, message))
-            else:
-                log.warning("skipped: %s", _unreadable(message))
-        return readable
-
-    def _suspect(self, cursor: Cursor, error: BatchError) -> None:
-        """Bytes that are wrong: fetched once more, then it is damage."""
-        assert cursor.place is not None
-        offset, epoch = cursor.place.offset, cursor.place.epoch
-        next_offset = max(cursor.first_behind_damage(), offset + 1)
-        cursor.move(offset, epoch)
-        if cursor.suspect != offset:
-            cursor.suspect = offset
-            return
-        log.error("queue %d of %s, offset %d: %s", cursor.queue, cursor.topic, offset, error)
-        cursor.error = Damaged(
-            f"offsets {offset} to {next_offset - 1} of queue {cursor.queue} of {cursor.topic} "
-            f"came damaged twice ({error}); seek({next_offset}, {cursor.queue}) goes past them",
-            topic=cursor.topic,
-            queue=cursor.queue,
-            next_offset=next_offset,
-        )
-        report = ReportDamage(cursor.topic, cursor.queue, offset, str(error))
-        deadline_s = self._deadline_s()
-        call = self.engine.call(Operation.REPORT_DAMAGE, report, Empty, deadline_s)
-        call.add_waiter(
-            lambda: (
-                log.warning("the damage could not be reported: %s", call.error)
-                if call.error is not None
-                else None
-            )
-        )
 
     def _raise_new(self) -> None:
         """Raise what no poll has raised yet, once everything before it was handed out."""
@@ -165,7 +96,7 @@ class Reader:
             if cursor.error is not None and not cursor.raised and cursor.empty:
                 cursor.raised = True
                 error = cursor.error
-                if isinstance(error, Truncated | Expired):
+                if isinstance(error, self._passed):
                     # Nothing is left at the old place: go on from where the broker says.
                     cursor.move(error.next_offset, cursor.fetch.epoch)
                     self._fetcher.pump()
@@ -176,10 +107,6 @@ class Reader:
         for cursor in self.assignment.cursors.values():
             if cursor.error is not None and cursor.raised:
                 raise cursor.error.with_traceback(None)
-
-    def _log_id(self) -> bytes:
-        server = self.engine.connection.server
-        return bytes.fromhex(server.log_id) if server is not None else b""
 
     # --- seek and position --------------------------------------------------------------------
 
@@ -268,13 +195,3 @@ def _commit_part(cursor: Cursor) -> CommitPart:
     place = cursor.place
     assert place is not None  # only what was handed out or sought is worth a commit
     return CommitPart(cursor.topic, cursor.queue, place.offset, place.epoch, cursor.incarnation)
-
-
-def _unreadable(message: UnreadableMessage) -> Unreadable:
-    return Unreadable(
-        f"offset {message.offset} of queue {message.queue} of {message.topic}, in the batch at "
-        f"position {message.position}, can't be decoded: {message.reason}",
-        topic=message.topic,
-        queue=message.queue,
-        next_offset=message.offset + 1,
-    )

@@ -38,6 +38,9 @@ class ClaimResultPart(Wire):
     incarnation: UInt = 0
     detail: str = ""
     retry_after_ms: UInt = 0
+    kept: bool = False
+    """The claim whose token was presented still stood: nobody had the queue in between, and what
+    the member holds of it is still good. False: it begins anew at `offset`."""
 
 
 class ClaimReply(Plain):

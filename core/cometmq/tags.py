@@ -1,0 +1,32 @@
+"""The classic tag expression, `A || B` or `*`: one parser for who asks and for who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cometmq.errors import Refused
+
+ALL = "*"
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """The tags that `expression` names; None when it takes all messages (`*`, or nothing).
+
+    Raises Refused for an expression with an empty place, as in `a || || b`.
+    """
+    text = expression.strip()
+    if text in ("", ALL):
+        return None
+    tags = [tag.strip() for tag in text.split("||")]
+    if not all(tags):
+        raise Refused(
+            f"tag expression {expression!r}: a tag is missing beside a ||; "
+            "tags are written as in 'paid || refunded', all of them as '*'",
+            "BAD_REQUEST",
+        )
+    return None if ALL in tags else frozenset(tags)
+
+
+def tag_expression(tags: Iterable[str] | None) -> str:
+    """The one way to write these tags, in the order of the alphabet; `*` for None."""
+    return ALL if tags is None else " || ".join(sorted(tags))
