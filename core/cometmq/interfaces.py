@@ -256,7 +256,7 @@ class Transport(Protocol):
     async def listen(
         self, address: str, receiver: Receiver, limits: Limits, environment: Environment
     ) -> Listener:
-        """Bind and deliver to `receiver`. Raises ConfigError (address not usable: why, next step)."""
+        """Bind and deliver to `receiver`. Raises ConfigError (address not usable, next step)."""
 
 
 ChannelEvent = Literal["connected", "disconnected", "handshake_failed", "refused"]

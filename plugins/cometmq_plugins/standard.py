@@ -6,7 +6,8 @@ from cometmq.plugins import Plugin
 
 
 class Standard(Plugin):
-    """A bundle without hooks of its own: transports, a durable log, group commit, long polling."""
+    """A bundle without hooks of its own: transports, a durable log, group commit, long polling,
+    cleanup."""
 
     name = "standard"
-    bundle = ("zeromq", "inproc", "commitlog", "flush-sync", "longpoll")
+    bundle = ("zeromq", "inproc", "commitlog", "flush-sync", "longpoll", "cleanup")

@@ -98,7 +98,8 @@ def test_a_plugins_operation_says_no_in_its_own_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "sentence"), [(999, "999, which is below 1000"), (NUMBER, "1999, which is ORACLE_ASK's")]
+    ("number", "sentence"),
+    [(999, "999, which is below 1000"), (NUMBER, "1999, which is ORACLE_ASK's")],
 )
 def test_a_number_that_it_cant_have_is_an_error_at_start(number: int, sentence: str) -> None:
     class Second(Oracle):

@@ -25,7 +25,7 @@ class Session:
     id, client_id, principal, peer_name = 1, "bob", None, "here"
 
 (authorize,) = composition.chain("authorize")
-(admit,) = composition.chain("admit")
+*_, admit = composition.chain("admit")
 print(json.dumps({
     "guard": [guard.name, guard.distribution, guard.version, guard.source, guard.hooks],
     "refused": authorize(Session(), "SEND", "audit.eu").reason,

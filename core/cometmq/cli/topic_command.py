@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 
 import click
 
@@ -14,6 +15,7 @@ from cometmq.cli.output import (
     print_table,
     timeout_option,
 )
+from cometmq.cli.retention_options import changed, in_words, retention_options
 from cometmq.client.admin import Admin
 from cometmq.protocol import TopicDescription, TopicInfo
 
@@ -70,9 +72,9 @@ def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
 @timeout_option
 @json_option
 def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
-    """Show the queues of topic NAME and their offsets."""
+    """Show the queues of topic NAME, their offsets, its retention, bytes and horizon."""
     with Admin(connect, timeout=timeout_s) as admin:
-        description = admin.describe_topic(name)
+        description = admin.describe_topic(name, usage=True)
     if as_json:
         print_json(description)
     else:
@@ -84,6 +86,7 @@ def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 @click.option("--queues", type=click.IntRange(1, 1024), metavar="N", help="May only grow.")
 @click.option("--readable/--not-readable", default=None, help="Whether consumers may read.")
 @click.option("--writable/--not-writable", default=None, help="Whether producers may send.")
+@retention_options
 @connect_option
 @timeout_option
 @json_option
@@ -95,12 +98,16 @@ def alter(
     connect: str,
     timeout_s: float,
     as_json: bool,
+    **retention: int | str | None,
 ) -> None:
-    """Change the queue count or the permissions of topic NAME."""
-    if queues is None and readable is None and writable is None:
-        raise click.UsageError("nothing to change; give --queues, --readable or --writable")
+    """Change queue count, permissions or retention of topic NAME."""
+    if not any(given is not None for given in (queues, readable, writable, *retention.values())):
+        raise click.UsageError(
+            "nothing to change; give --queues, --readable, --writable or --retention-time"
+        )
     with Admin(connect, timeout=timeout_s) as admin:
-        description = admin.alter_topic(name, queues=queues, readable=readable, writable=writable)
+        old = admin.describe_topic(name).info.retention
+        description = admin.alter_topic(name, queues, readable, writable, changed(old, retention))
     if as_json:
         print_json(description)
     else:
@@ -148,7 +155,16 @@ def _show(description: TopicDescription) -> None:
     info = description.info
     queues = counted(info.queues, "queue")
     click.echo(f"{info.topic}: {queues}, {_permissions(info)}, id {info.incarnation}")
+    click.echo(f"retention: {in_words(info.retention)}")
+    if description.size_bytes is not None:
+        click.echo(f"holds {description.size_bytes:,} bytes, {_horizon(description.oldest_ms)}")
     print_table(
         ["queue", "min offset", "max offset", "next offset"],
         [[q.queue, q.min_offset, q.max_offset, q.next_offset] for q in description.queues],
     )
+
+
+def _horizon(oldest_ms: int | None) -> str:
+    if oldest_ms is None:
+        return "no messages"
+    return f"since {datetime.fromtimestamp(oldest_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,1 @@
+"""`cleanup`: disks that never surprise. The plugin is in `plugin`; see docs/cleanup.md."""

@@ -1,0 +1,168 @@
+"""Deleting segments: one after the other, oldest first, as the rules say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from cometmq.environment import Clock
+from cometmq.log import Log
+from cometmq_plugins.cleanup.disk import Disk, DiskWatch, used_percent
+from cometmq_plugins.cleanup.messages import Gone
+from cometmq_plugins.cleanup.options import CleanupOptions
+from cometmq_plugins.cleanup.retention import Retainer
+from cometmq_plugins.cleanup.rules import (
+    HOUR_MS,
+    Mark,
+    Reason,
+    SegmentFacts,
+    is_old,
+    mark_of,
+    reason_to_go,
+)
+from cometmq_plugins.cleanup.trusted_time import TrustedTime
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED = 100
+"""Of the segments that went last."""
+REASONS: tuple[Reason, ...] = ("age", "space", "forced")
+PAUSES_MAX = 30
+"""After one segment, at most."""
+
+
+class Cleaner:
+    """Applies the rules to one log. One run at a time; others wait for it."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        options: CleanupOptions,
+        watch: DiskWatch,
+        trusted: TrustedTime,
+        retainer: Retainer,
+        looked: Callable[[], None],
+    ) -> None:
+        """`looked` hears when the disk was looked at."""
+        self._log = log
+        self._clock = clock
+        self._options = options
+        self._watch = watch
+        self._trusted = trusted
+        self._retainer = retainer
+        self._looked = looked
+        self._lock = asyncio.Lock()
+        self.last: deque[Gone] = deque(maxlen=REMEMBERED)
+        self.deleted: dict[str, tuple[int, int]] = {reason: (0, 0) for reason in REASONS}
+        """Segments and bytes by reason."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs now."""
+        return self._lock.locked()
+
+    async def run(self, *, due: bool) -> list[Gone]:
+        """Delete what has to go now. `due`: it is the time of the day for old segments. Raises
+        LogError, OSError; what was deleted before that is deleted."""
+        went: list[Gone] = []
+        async with self._lock:
+            disk = self._look()
+            if not (due or disk.mark):
+                return went
+            wanted = await self._retainer.wanted_from()
+            while not (self._log.in_doubt or self._log.stopped):
+                removed = await self._remove_oldest(disk, wanted, due)
+                if not removed:
+                    break
+                went.extend(removed)
+                disk = await self._pause(
+                    disk.bytes_free + sum(it.size_bytes for it in removed) // 2
+                )
+        return went
+
+    async def plan(self) -> list[Gone]:
+        """What a run at the time of the day for it would delete now."""
+        disk, wanted = self._watch.look(), await self._retainer.wanted_from()
+        segments = self._sealed()
+        free, planned = disk.bytes_free, list[Gone]()
+        for at, segment in enumerate(segments):
+            mark = mark_of(used_percent(disk.bytes_total, free), self._options)
+            reason = await self._reason(segments[at:], mark, wanted, due=True)
+            if reason is None:
+                break
+            planned.append(await self._told(segment, reason))
+            free += segment.end - segment.base
+        return planned
+
+    async def _remove_oldest(self, disk: Disk, wanted: int | None, due: bool) -> list[Gone]:
+        """Delete the oldest segment if it has to go, or the fewest that can go at once: where a
+        crash left a segment without a whole checkpoint, the log can't begin."""
+        segments = self._sealed()
+        removed: list[Gone] = []
+        for at, segment in enumerate(segments):
+            reason = await self._reason(segments[at:], disk.mark, wanted, due=due)
+            if reason is None:
+                return []
+            removed.append(await self._told(segment, reason))
+            if await self._log.trim(segment.end) > segment.base:
+                for gone in removed:
+                    self._note(gone)
+                return removed
+        return []
+
+    async def _reason(
+        self, segments: Sequence[SegmentFacts], mark: Mark, wanted: int | None, *, due: bool
+    ) -> Reason | None:
+        """Why the first of these goes now."""
+        if mark in ("forced", "refuse"):
+            return reason_to_go(mark, due=due, old=False, held=False)
+        if not due and mark != "space":
+            return None
+        now_ms, known = self._trusted.now_ms(), list[SegmentFacts]()
+        for segment in segments:
+            newest_ms = await self._log.newest_time(segment.base)
+            known.append(segment._replace(newest_ms=newest_ms))
+            if newest_ms is not None and newest_ms <= now_ms:
+                break
+        old = is_old(known, now_ms, self._options.max_age_hours * HOUR_MS)
+        held = wanted is not None and segments[0].end > wanted
+        return reason_to_go(mark, due=due, old=old, held=held)
+
+    def _sealed(self) -> list[SegmentFacts]:
+        """All but the one that is written to."""
+        bases = [segment.base for segment in self._log.segments()]
+        return [SegmentFacts(base, end, None) for base, end in zip(bases, bases[1:], strict=False)]
+
+    async def _told(self, segment: SegmentFacts, reason: Reason) -> Gone:
+        newest_ms = await self._log.newest_time(segment.base)
+        size_bytes = segment.end - segment.base
+        return Gone(segment.base, size_bytes, reason, newest_ms, self._clock.wall_ms())
+
+    def _note(self, gone: Gone) -> None:
+        count, size_bytes = self.deleted[gone.reason]
+        self.deleted[gone.reason] = count + 1, size_bytes + gone.size_bytes
+        self.last.append(gone)
+        logger.info(
+            "deleted the segment at position %d, %d bytes: %s",
+            gone.base,
+            gone.size_bytes,
+            gone.reason,
+        )
+
+    async def _pause(self, free_then: int) -> Disk:
+        """The pace. Where a file system frees what was deleted only later, the next segment is not
+        to pay for it: wait a while until so much is free."""
+        for _ in range(PAUSES_MAX):
+            await self._clock.sleep(self._options.pause_ms / 1000)
+            disk = self._look()
+            if disk.bytes_free >= free_then:
+                break
+        return disk
+
+    def _look(self) -> Disk:
+        disk = self._watch.look()
+        self._looked()
+        return disk

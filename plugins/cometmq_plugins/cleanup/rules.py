@@ -1,0 +1,62 @@
+"""What the rules say, as functions of facts alone: no clock, no disk, no log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from cometmq_plugins.cleanup.options import CleanupOptions
+
+Mark = Literal["", "space", "forced", "refuse"]
+Reason = Literal["age", "space", "forced"]
+"""Why a segment goes: it is its time; it is old and the disk is rather full; the disk is full."""
+
+HOUR_MS = 3_600_000
+
+
+class SegmentFacts(NamedTuple):
+    """A sealed segment as the rules see it."""
+
+    base: int
+    end: int
+    """Position behind its last byte, where the next one begins."""
+    newest_ms: int | None
+    """The newest store time of its messages; None without any."""
+
+
+def mark_of(used_percent: float, options: CleanupOptions) -> Mark:
+    """The highest mark that a disk this full has passed."""
+    if used_percent >= options.refuse_percent:
+        return "refuse"
+    if used_percent >= options.forced_percent:
+        return "forced"
+    return "space" if used_percent > options.space_percent else ""
+
+
+def is_old(segments: Sequence[SegmentFacts], now_ms: int, max_age_ms: float) -> bool:
+    """Whether the first of these segments (oldest first) is too old.
+
+    Age counts from the newest store time that is not in the future. Where a segment has none, or
+    only such as are still to come, it is as old as the one behind it, which is younger; and the
+    one that is written to is always young.
+    """
+    for segment in segments:
+        if segment.newest_ms is not None and segment.newest_ms <= now_ms:
+            return now_ms - segment.newest_ms > max_age_ms
+    return False
+
+
+def reason_to_go(mark: Mark, *, due: bool, old: bool, held: bool) -> Reason | None:
+    """Why the oldest sealed segment goes now, or None if it stays.
+
+    `due`: it is the time of the day for it; `old`: see `is_old`; `held`: a topic's own retention
+    still wants something of it, which only a full disk overrules.
+    """
+    if mark in ("forced", "refuse"):
+        return "forced"
+    if old and not held:
+        if due:
+            return "age"
+        if mark == "space":
+            return "space"
+    return None
