@@ -9,6 +9,7 @@ trap 'kill %% 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$folder"' E
 
 start() { # start a broker on a free port and learn its address
   mq run --data data --listen tcp://127.0.0.1:0 --json > started.json &
+  broker=$!
   for _ in $(seq 300); do [ -s started.json ] && break; sleep 0.1; done
   [ -s started.json ] || { echo "the broker did not start; what it said is above" >&2; exit 1; }
   MQ_CONNECT=$(python3 -c 'import json; print(json.load(open("started.json"))["addresses"][0])')
@@ -19,8 +20,8 @@ seq 1 100000 > sent.txt
 start
 mq topic create numbers --queues 1
 mq produce numbers sent.txt
-# The group keeps the shell from reporting the kill that was meant.
-{ kill -9 %% && wait; } 2>/dev/null || true
+# Waiting for that very process keeps the shell from reporting the kill that was meant.
+{ kill -9 "$broker" && wait "$broker"; } 2>/dev/null || true
 rm started.json
 start
 mq consume numbers > received.txt

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from cometmq.testing.process import BrokerProcess, run_mq
 
 

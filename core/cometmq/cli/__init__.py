@@ -48,8 +48,8 @@ class LazyGroup(click.Group):
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             known = self.list_commands(ctx)
             close = difflib.get_close_matches(name, known)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
-            raise click.UsageError(f"there is no command {name!r}, {hint}", ctx)
+            hint = f"close to {' or '.join(close)}" if close else f"known are {', '.join(known)}"
+            raise click.UsageError(f"there is no command {name!r} ({hint})", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
@@ -85,7 +85,7 @@ def main() -> None:
     as_json = "--json" in sys.argv
     try:
         # Without its standalone mode click returns the code that a command exits with.
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="mq", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)

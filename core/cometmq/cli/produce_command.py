@@ -50,7 +50,7 @@ class Tally:
         self.acked = 0
         self.failed = 0
         self.size_bytes = 0
-        """Bodies of those that were acked."""
+        """Of the lines that were acked, without their newlines."""
         self.failures: list[Failure] = []
         self.unanswered = False
         """The broker was given its time and did not take or answer a line: stop reading."""
