@@ -135,12 +135,14 @@ class SegmentStorage:
             raise LogError(f"a segment can't begin at {base}: {last.path} ends at {end}")
 
     def _new_file(self, path: str) -> File:
-        """A file with space in it: a whole step, else the reserve, else a little."""
+        """A file with space in it: a whole step, else the reserve, else as little as there is."""
         file = self._file_with_space(path, self._step_bytes)
         if file is None and self._reserve.take(path):
             return self._files.open(path)
-        if file is None:
-            file = self._file_with_space(path, self._reserve.start_bytes)
+        size = self._reserve.start_bytes
+        while file is None and size >= _BLOCK_BYTES:
+            file = self._file_with_space(path, size)
+            size //= 4
         if file is None:
             raise self._no_space(path, self._step_bytes)
         return file

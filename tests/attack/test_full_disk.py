@@ -60,7 +60,7 @@ async def test_a_broker_that_filled_its_disk_starts_again_and_again(size_bytes: 
     kit = kit_with(reserve_bytes=2 * STEP)
     await kit.open()
     sent = await fill_after(kit, size_bytes)
-    for start in range(6):
+    for start in range(20):
         if start % 2:
             await kit.log.close()
         kit.crash(Random(start))
@@ -81,7 +81,7 @@ async def test_a_disk_too_small_for_a_reserve_is_not_filled_to_the_last_byte() -
     kit.environment.files.capacity_bytes = 16 * STEP
     await kit.open()
     sent = await fill(kit, 3_000)
-    for start in range(4):
+    for start in range(20):
         kit.crash(Random(start))
         await kit.open()
         sent += await fill(kit, 3_000)
