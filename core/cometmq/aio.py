@@ -10,6 +10,8 @@ the message is buffered, and awaiting the receipt gives the result:
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
@@ -26,7 +28,7 @@ from cometmq.client.batching import Outcome, Receipt, SendResult
 from cometmq.client.consumer import assign, assign_first
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
-from cometmq.client.flows import Waitable
+from cometmq.client.flows import Waitable, log
 from cometmq.client.offsets import Start
 from cometmq.client.producing import Accumulator, ProducerOptions
 from cometmq.client.reading import Reader, UnreadablePolicy
@@ -83,9 +85,11 @@ class Producer(_Face):
         options = ProducerOptions(
             level, linger_ms, batch_bytes, buffer_bytes, when_full, send_timeout
         )
+        self._pid = os.getpid()
         self._engine = _engine(address, client_id, credentials, environment, connect)
         self._driver = AioDriver(self._engine)
         self._accumulator = Accumulator(self._engine, options, self, nullcontext())
+        atexit.register(self._at_exit)
 
     async def send(self, message: Message, level: Level | None = None) -> SendResult:
         """See `cometmq.Producer.send`."""
@@ -123,7 +127,10 @@ class Producer(_Face):
         """See `cometmq.Producer.close`."""
         if self._engine.closed is not None:
             return
-        left = await self._driver.run(self._accumulator.flush(timeout))
+        left = 0
+        if not self._driver.is_orphaned():
+            left = await self._driver.run(self._accumulator.flush(timeout))
+        atexit.unregister(self._at_exit)
         closed = Closed("the producer was closed before this was sent; nothing is stored")
         self._accumulator.close(closed)
         self._driver.close()
@@ -138,6 +145,16 @@ class Producer(_Face):
         """Used by receipts: `callback` runs in the event loop."""
         waitable.add_waiter(lambda: self._engine.deferred.append(callback))
         self._driver.do(lambda: None)
+
+    def _at_exit(self) -> None:
+        """Without its event loop nothing can be sent any more, but it can be said."""
+        left = self._accumulator.unacknowledged()
+        if left and os.getpid() == self._pid:
+            log.warning(
+                "at exit: %d messages were not acknowledged; await the producer's close(), or use "
+                "it with `async with`",
+                left,
+            )
 
 
 class PullConsumer(_Face):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.batch import encode_messages
 from cometmq.batch.layout import SEALED_AT, seal
 from cometmq.client.batching import SendResult
-from cometmq.errors import ConfigError, Refused
+from cometmq.errors import Closed, ConfigError, Refused
 from cometmq.message import UnreadableMessage
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import ScriptedBroker
@@ -163,3 +165,46 @@ def test_a_batch_that_this_release_can_not_decompress_does_not_jam_its_queue() -
         assert (message.body, message.offset) == (b"after", 3)
     assert [message.offset for message in seen] == [0, 1, 2]
     assert "compressed with zstd" in seen[0].reason
+
+
+async def _send(producer: cometmq.aio.Producer) -> int:
+    return (await producer.send(Message("t", b"x"))).offset
+
+
+def test_a_client_of_an_event_loop_that_has_ended_says_so_instead_of_hanging(
+    mq_broker: EmbeddedBroker,
+) -> None:
+    producer = cometmq.aio.Producer(mq_broker.address)
+    assert asyncio.run(_send(producer)) == 0
+    for _ in range(2):
+        with pytest.raises(Closed, match="another event loop"):
+            asyncio.run(_send(producer))
+    asyncio.run(producer.close())
+    with pytest.raises(Closed, match="is closed"):
+        asyncio.run(_send(producer))
+
+
+def test_what_an_aio_producer_could_not_send_is_reported_at_exit() -> None:
+    program = """
+import asyncio
+import subprocess
+import sys
+from cometmq import Message
+from cometmq.aio import Producer
+from cometmq.testing.scripted_broker import ScriptedBroker
+
+broker = ScriptedBroker()
+
+async def main():
+    producer = Producer("scripted://x", connect=broker.connect)
+    await producer.send(Message("t", b"known"))
+    broker.full = True
+    for _ in range(5):
+        await producer.send_soon(Message("t", b"left"))
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "5 messages were not acknowledged" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,12 +15,18 @@ from cometmq.errors import Closed
 
 T = TypeVar("T")
 
+OTHER_LOOP = (
+    "this client belongs to another event loop, where it was first used; make one in each "
+    "asyncio.run, and close it there"
+)
+
 
 class AioDriver:
     """Runs flows of one engine on the event loop that first uses it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: Timer | None = None
         self._timer_at_s = NEVER
@@ -28,8 +35,17 @@ class AioDriver:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def check(self) -> None:
-        """Raises Closed when this client is closed."""
+        """Raises Closed when this client can't work: closed, or of another event loop."""
         self.engine.check()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise Closed(OTHER_LOOP)
+
+    def is_orphaned(self) -> bool:
+        """Whether its event loop has ended, or is that of a forked parent: nothing can be sent."""
+        return self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed())
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; flows end by their own deadlines. Cancelling stops the flow."""
@@ -111,9 +127,8 @@ class AioDriver:
     def _watch(self) -> None:
         self._unwatch()
         if self.engine.channel is not None:
-            self._loop = asyncio.get_running_loop()
             self._watched = self.engine.channel.fileno()
-            self._loop.add_reader(self._watched, self._pump)
+            asyncio.get_running_loop().add_reader(self._watched, self._pump)
 
     def _unwatch(self) -> None:
         if self._watched >= 0 and self._loop is not None and not self._loop.is_closed():

@@ -198,6 +198,11 @@ class Accumulator:
                 break
         return sum(not batch.done for batch in closed)
 
+    def unacknowledged(self) -> int:
+        """How many messages are open or on their way."""
+        waiting = sum(len(batch.records) for batch in self._open)
+        return waiting + sum(len(batch.sealed) for batch in self.sender.unfinished)
+
     def close(self, error: CometError) -> None:
         """Nothing goes any more; what is not done ends."""
         self.sticky.clear()
