@@ -19,6 +19,7 @@ COMMANDS = {
     "produce": "cometmq.cli.produce_command:produce",
     "consume": "cometmq.cli.consume_command:consume",
     "log": "cometmq.cli.log_command:log",
+    "doctor": "cometmq.cli.doctor_command:doctor",
     "plugins": "cometmq.cli.plugins_command:plugins",
     "config": "cometmq.cli.config_command:config",
     "bench": "cometmq.cli.bench_command:bench",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import click
@@ -11,7 +12,9 @@ import msgspec
 
 from cometmq.batch import Batch
 from cometmq.cli.output import Progress, json_option, print_json, print_table
-from cometmq.log.inspection import LogReport, SegmentReport, inspect_log
+from cometmq.environment import Files
+from cometmq.log.inspection import LogReport, OnBatch, SegmentReport, inspect_log
+from cometmq.log.verification import verify_log
 from cometmq.real_environment import RealEnvironment
 
 
@@ -30,7 +33,26 @@ def inspect(folder: str, batches: bool, as_json: bool) -> None:
     Exit code 0 only when all is intact; prepared zeros and missing index files are. While a broker
     writes to the folder, the newest batches may look torn.
     """
-    show = _print_batch_json if as_json else _print_batch
+    show = (_print_batch_json if as_json else _print_batch) if batches else None
+    _tell(_look(inspect_log, folder, show), as_json)
+
+
+@log.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@json_option
+def verify(folder: str, as_json: bool) -> None:
+    """Prove the log in the data folder DIR; nothing is changed.
+
+    All that `inspect` checks, and: every index file row by row against its segment, every queue's
+    offsets from batch to batch. Exit code 0 only when all is intact.
+    """
+    _tell(_look(verify_log, folder, None), as_json)
+
+
+def _look(
+    check: Callable[[Files, str, OnBatch], LogReport], folder: str, show: OnBatch | None
+) -> LogReport:
+    """Let a check go through the log, with a progress line; `show` gets every batch."""
     progress = Progress("checked")
     messages = size_bytes = 0
 
@@ -39,15 +61,18 @@ def inspect(folder: str, batches: bool, as_json: bool) -> None:
         messages += batch.count if kind == "messages" else 0
         size_bytes += batch.length
         progress.update(messages, size_bytes)
-        if batches:
+        if show is not None:
             show(batch, kind)
 
     environment = RealEnvironment()
     try:
-        report = inspect_log(environment.files, os.path.abspath(folder), on_batch)
+        return check(environment.files, os.path.abspath(folder), on_batch)
     finally:
         progress.close()
         environment.threads.close()
+
+
+def _tell(report: LogReport, as_json: bool) -> None:
     if as_json:
         print_json({"intact": report.intact, **msgspec.structs.asdict(report)})
     else:

@@ -13,7 +13,7 @@ from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import CheckpointSlice, read_records
-from cometmq.log.scan import Problem, scan_on
+from cometmq.log.scan import Problem, Read, scan_on
 from cometmq.log.segment_index import SUFFIX, BadIndex, Key, OpenSegment, SealedSegment
 
 _logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class IndexFiles:
 
     def rebuild(self, segments: list[Stretch]) -> SealedSegment:
         """The index of the last of some adjoining segments, from its batches."""
-        found = scan_index(self._storage, segments[-1], self._seed)
+        found = scan_index(self._storage.read, segments[-1], self._seed)
         starts = found.starts
         if not found.whole and len(segments) > 1:
             # Only a segment that a crash ended early has no whole checkpoint to start from.
@@ -92,13 +92,13 @@ class Scanned:
     """The disk refused to read some of it."""
 
 
-def scan_index(storage: Storage, stretch: Stretch, seed: int) -> Scanned:
+def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     """Go through a segment. Damaged batches are left out of its index, as a gap."""
     base, end = stretch
     index = OpenSegment(base)
     checkpoint = NextOffsets()
     whole = unreadable = False
-    for position, found in scan_on(storage.read, base, end - base, seed, bodies=False):
+    for position, found in scan_on(read, base, end - base, seed, bodies=False):
         if isinstance(found, Problem):
             unreadable |= found.kind == "unreadable"
             _logger.warning(

@@ -33,7 +33,7 @@ from cometmq.log.state import State
 
 Verdict = Literal["torn", "damage", "foreign"]
 
-NEXT_STEP = "look at it with `mq log inspect`, put the file right (a copy, a replica), start again"
+NEXT_STEP = "ask `mq doctor` (`mq log inspect` shows the batches), put the file right, start again"
 
 
 class Recovered(msgspec.Struct):

@@ -1,0 +1,64 @@
+"""`mq doctor`: what is wrong with a data folder, what to do, and, when told to, doing it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import msgspec
+
+from cometmq.cli.composing import read_settings, settings_options
+from cometmq.cli.output import json_option, print_json
+from cometmq.interfaces import Storage
+from cometmq.log.diagnosis import Diagnosis, diagnose, repair
+from cometmq.plugins import compose
+from cometmq.real_environment import RealEnvironment
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.option("--repair", "repairs", is_flag=True, help="Move aside what is bad and made again.")
+@click.option("--cut", is_flag=True, help="Also give up the log's end from the damage on.")
+@settings_options
+@json_option
+def doctor(
+    folder: str, repairs: bool, cut: bool, path: str | None, names: str, as_json: bool
+) -> None:
+    """Check the data folder DIR and say what to do about what is wrong.
+
+    Nothing is changed but by `--repair` and `--cut`, and nothing is ever deleted: what goes is kept
+    in DIR/cut. Stop the broker first. Exit code 0 when there is no error (any more).
+    """
+    folder = os.path.abspath(folder)
+    composition = compose(read_settings(path, names))
+    environment = RealEnvironment()
+
+    def storage() -> Storage:
+        found: Storage = composition.slot("storage", environment=environment, data=folder)
+        return found
+
+    try:
+        done: list[str] = []
+        diagnosis = diagnose(environment.files, storage(), folder)
+        if repairs or cut:
+            done = repair(environment.files, storage(), diagnosis, cut=cut)
+            diagnosis = diagnose(environment.files, storage(), folder)
+    finally:
+        environment.threads.close()
+    _print(diagnosis, done, as_json)
+    if not diagnosis.healthy:
+        sys.exit(1)
+
+
+def _print(diagnosis: Diagnosis, done: list[str], as_json: bool) -> None:
+    if as_json:
+        found = msgspec.structs.asdict(diagnosis)
+        print_json({"healthy": diagnosis.healthy, "done": done, **found})
+        return
+    for text in done:
+        click.echo(f"done: {text}")
+    for complaint in diagnosis.complaints:
+        way = {"": "", "set-aside": " [--repair moves it to cut/]", "cut": " [--cut]"}
+        click.echo(f"{complaint.severity}: {complaint.text}{way[complaint.repair]}")
+    click.echo(f"the next start {diagnosis.starts}")
