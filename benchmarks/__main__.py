@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +27,10 @@ def _alone() -> None:
 
     Some brokers can't be kept from listening on every interface; here there is no other.
     """
-    if os.environ.get(INSIDE) or os.geteuid() != 0 or shutil.which("unshare") is None:
+    if os.environ.get(INSIDE) or shutil.which("unshare") is None or shutil.which("ip") is None:
+        return
+    # Not everyone may make one; then the brokers that need it are left out.
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
         return
     script = 'ip link set lo up && ip route add default dev lo; exec "$@"'
     command = ["unshare", "--net", "sh", "-c", script, "sh", sys.executable, "-m", "benchmarks"]
@@ -57,7 +61,6 @@ def _split(_: click.Context, __: click.Parameter, value: str) -> list[str]:
     "joined",
     type=click.Path(path_type=Path),
     multiple=True,
-    hidden=False,
     help="results.jsonl of an earlier run to report together with this one.",
 )
 @click.option("--report-only", is_flag=True, help="Measure nothing; report what --join names.")
@@ -91,7 +94,8 @@ def main(
         data = data or home() / "data"
         data.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="run-", dir=data) as folder:
-            _measure(journal, _installed(wanted, journal), chosen, repetitions, Path(folder))
+            found = _installed(wanted, journal)
+            _measure(journal, found, chosen, repetitions, Path(folder), scale)
     run = results.read([*joined, *([journal.path] if journal.path.exists() else [])])
     (out / "report.md").write_text(report.markdown(run))
     click.echo(f"{out / 'report.md'}")
@@ -120,11 +124,12 @@ def _measure(
     steps: Sequence[Step],
     repetitions: int,
     data: Path,
+    scale: float,
 ) -> None:
     """Every repetition: the machine's limits, then each step on one peer after the other."""
     journal.note(limits.machine())
     for repetition in range(repetitions):
-        journal.limits(limits.measure(data, repetition))
+        journal.limits(limits.measure(data, repetition, scale))
         for step in steps:
             for peer, variant in _order(peers, step, repetition):
                 result = run_step(peer, variant, step, data, repetition)

@@ -80,7 +80,7 @@ class Bench:
     ) -> Measured:
         """Let ready workers go together; read the broker's counters when the first has started
         and when the last is done (or `finish` has stopped those that go on until then)."""
-        warm_memory(2 * self.step.count * self.step.size_bytes + 512 * MIB)
+        warm_memory(2 * self.step.count * self.step.size_bytes + 64 * MIB)
         with SyncCounter(self.broker.pids) as syncs:
             for worker in workers:
                 worker.go()

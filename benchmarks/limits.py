@@ -41,22 +41,23 @@ def machine() -> str:
     )
 
 
-def measure(folder: Path, repetition: int) -> list[Limit]:
-    """All limits, once; about ten seconds."""
+def measure(folder: Path, repetition: int, scale: float = 1.0) -> list[Limit]:
+    """All limits, once; about ten seconds. `scale` is that of the steps' counts."""
+    mib = max(16, int(1024 * scale))
     limits = [
-        Limit(WRITE_NEW, repetition, _write(folder, warm=False), "MB/s"),
-        Limit(WRITE_WARM, repetition, _write(folder, warm=True), "MB/s"),
-        Limit(WRITE_SYNCED, repetition, _write_synced(folder), "MB/s"),
-        Limit(SYNC_THREAD, repetition, _sync_in_thread(folder), "us"),
-        Limit(MEMCPY, repetition, _memcpy(), "MB/s"),
+        Limit(WRITE_NEW, repetition, _write(folder, mib, warm=False), "MB/s"),
+        Limit(WRITE_WARM, repetition, _write(folder, mib, warm=True), "MB/s"),
+        Limit(WRITE_SYNCED, repetition, _write_synced(folder, max(16, mib // 4)), "MB/s"),
+        Limit(SYNC_THREAD, repetition, _sync_in_thread(folder, max(20, int(SYNCS * scale))), "us"),
+        Limit(MEMCPY, repetition, _memcpy(max(16, mib // 4)), "MB/s"),
     ]
-    p50_us, p99_us = _round_trip()
+    p50_us, p99_us = _round_trip(max(100, int(ROUND_TRIPS * scale)))
     limits.append(Limit(ROUND_TRIP, repetition, p50_us, "us"))
     limits.append(Limit(ROUND_TRIP_P99, repetition, p99_us, "us"))
     return limits
 
 
-def _write(folder: Path, warm: bool, mib: int = 1024) -> float:
+def _write(folder: Path, mib: int, warm: bool) -> float:
     """Into the page cache; new pages are those that free memory happens to give."""
     chunk, path = os.urandom(MIB), folder / "write"
     if warm:
@@ -70,7 +71,7 @@ def _write(folder: Path, warm: bool, mib: int = 1024) -> float:
     return mib * MIB / elapsed_s / 1e6
 
 
-def _write_synced(folder: Path, mib: int = 256) -> float:
+def _write_synced(folder: Path, mib: int) -> float:
     chunk, path = os.urandom(MIB), folder / "write"
     with path.open("wb", buffering=0) as file:
         start_s = time.perf_counter()
@@ -82,7 +83,7 @@ def _write_synced(folder: Path, mib: int = 256) -> float:
     return mib * MIB / elapsed_s / 1e6
 
 
-def _sync_in_thread(folder: Path) -> float:
+def _sync_in_thread(folder: Path, times: int) -> float:
     """Append 1 KiB and wait until a thread has synced it: the floor of a synced send."""
     path = folder / "sync"
     with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
@@ -91,12 +92,12 @@ def _sync_in_thread(folder: Path) -> float:
             file.write(BODY)
             pool.submit(os.fdatasync, file.fileno()).result()
 
-        times_us = _times_us(write, SYNCS)
+        times_us = _times_us(write, times)
     path.unlink()
     return times_us[len(times_us) // 2]
 
 
-def _memcpy(mib: int = 256, times: int = 5) -> float:
+def _memcpy(mib: int, times: int = 5) -> float:
     source, target = ctypes.create_string_buffer(mib * MIB), ctypes.create_string_buffer(mib * MIB)
     ctypes.memset(source, 1, mib * MIB)
     ctypes.memset(target, 1, mib * MIB)
@@ -104,7 +105,7 @@ def _memcpy(mib: int = 256, times: int = 5) -> float:
     return mib * MIB / copies_us[times // 2]
 
 
-def _round_trip() -> tuple[float, float]:
+def _round_trip(times: int) -> tuple[float, float]:
     """A blocking DEALER here and a blocking ROUTER in another process, 1 KiB each way."""
     address = f"tcp://127.0.0.1:{free_port()}"
     echo = subprocess.Popen([sys.executable, "-m", "benchmarks.echo", address])
@@ -116,8 +117,8 @@ def _round_trip() -> tuple[float, float]:
                 dealer.send(BODY)
                 dealer.recv()
 
-            _times_us(trip, ROUND_TRIPS // 10)
-            times_us = _times_us(trip, ROUND_TRIPS)
+            _times_us(trip, times // 10)
+            times_us = _times_us(trip, times)
     finally:
         echo.terminate()
         echo.wait()

@@ -5,9 +5,21 @@ from __future__ import annotations
 from benchmarks.peers.base import Peer
 from benchmarks.peers.cometmq import CometMQ
 from benchmarks.peers.kafka import Kafka
+from benchmarks.peers.nats import Nats
+from benchmarks.peers.rabbit_quorum import RabbitQuorum
+from benchmarks.peers.rabbit_streams import RabbitStreams
 from benchmarks.peers.redis_streams import Redis
+from benchmarks.peers.rocketmq import RocketMQ
 
-PEERS: tuple[Peer, ...] = (CometMQ(), Kafka(), Redis())
+PEERS: tuple[Peer, ...] = (
+    CometMQ(),
+    Kafka(),
+    Redis(),
+    Nats(),
+    RabbitStreams(),
+    RabbitQuorum(),
+    RocketMQ(),
+)
 
 
 def peer_named(name: str) -> Peer:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import click
+
 import cometmq.aio
 from benchmarks.peers.base import BUFFER_BYTES, QUEUES, Acked, Client, Peer, Running, Take
-from benchmarks.processes import log_end, stop
+from benchmarks.processes import log_end
 from benchmarks.steps import WORKLOADS, Level
 from cometmq import Admin, Message, Producer, PullConsumer, Receipt
+from cometmq.cli.fresh_broker import fresh_broker
 from cometmq.version import __version__
 
 SEND_MANY = 5000
@@ -35,25 +35,15 @@ class CometMQ(Peer):
 
     @contextlib.contextmanager
     def broker(self, folder: Path, level: Level) -> Iterator[Running]:
+        plugins = "flush-async" if level == "memory" else ""
         log = folder / "broker.log"
-        command = [sys.executable, "-m", "cometmq.cli", "run", "--json"]
-        command += ["--data", str(folder / "data"), "--listen", "tcp://127.0.0.1:0"]
-        if level == "memory":
-            command += ["--plugins", "flush-async"]
-        with log.open("wb") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, cwd=folder
-            )
-        assert process.stdout is not None
-        try:
-            # It says where it listens once it does.
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError(f"mq run did not start: {log_end(log)}")
-            yield Running(json.loads(line)["addresses"][0], [process.pid])
-        finally:
-            stop(process)
-            process.stdout.close()
+        with contextlib.ExitStack() as stack:
+            errors = stack.enter_context(log.open("wb"))
+            try:
+                target = stack.enter_context(fresh_broker(plugins, str(folder), errors))
+            except click.ClickException:
+                raise RuntimeError(f"mq run did not start: {log_end(log)}") from None
+            yield Running(target.address, [target.pid])
 
     def connect(self, address: str, step_role: str) -> Client:
         return CometClient(address)

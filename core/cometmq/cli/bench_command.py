@@ -7,19 +7,16 @@ warmed, so that steps don't colour each other. Rates are of messages whose ack, 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import click
 import msgspec
 
 from cometmq.cli.composing import read_settings
+from cometmq.cli.fresh_broker import Target, fresh_broker
 from cometmq.cli.output import json_option, print_json, print_table
 from cometmq.client.consumer import PullConsumer
 from cometmq.client.producer import Producer
@@ -43,43 +40,6 @@ class Figure(msgspec.Struct):
     p99_us: float | None = None
     broker_cpu_s_per_million: float | None = None
     client_cpu_s_per_million: float | None = None
-
-
-class Target(msgspec.Struct):
-    """The broker under test; `pid` is 0 when it is not ours."""
-
-    address: str
-    pid: int = 0
-
-    def cpu_s(self) -> float:
-        """CPU seconds that the broker's process has used so far."""
-        if not self.pid:
-            return 0.0
-        with open(f"/proc/{self.pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def fresh_broker(plugins: str) -> Iterator[Target]:
-    """`mq run` on an empty folder and a free port; stopped and removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="mq-bench-", dir=os.getcwd()) as folder:
-        command = [sys.executable, "-m", "cometmq.cli", "run", "--json", "--data", folder]
-        command += ["--listen", "tcp://127.0.0.1:0"]
-        if plugins:
-            command += ["--plugins", plugins]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise click.ClickException("the broker did not start; its own message says why")
-            yield Target(json.loads(line)["addresses"][0], process.pid)
-        finally:
-            process.terminate()
-            process.wait(START_TIMEOUT_S)
-            if process.stdout is not None:
-                process.stdout.close()
 
 
 def publish_soon(target: Target, topic: str, body: bytes, count: int) -> list[float]:
