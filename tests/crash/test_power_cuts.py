@@ -80,9 +80,11 @@ class Machine:
         load = Load(self.broker.address, topic, seed, name=f"{seed}.", levels=levels)
         with load:
             time.sleep(dice.uniform(0.05, 0.6))
+            # Nobody acknowledges after a power cut. But while the ioctl works, fdatasync may return
+            # 0 for what is lost (seen with ten lines that only write and sync).
+            self.broker.freeze()
             cut_ms = time.time_ns() // 1_000_000
             self.disk.cut_power(mode)
-            time.sleep(dice.uniform(0.0, 0.1))
             self.broker.kill()
             self.disk.remount()
             self.broker.start()
@@ -93,9 +95,10 @@ class Machine:
         return cut_ms
 
     def end(self) -> None:
-        """A clean stop leaves an intact log."""
+        """A clean stop leaves a healthy folder."""
         assert self.broker.stop() == 0
-        run_mq("log", "inspect", str(self.broker.data)).ok()
+        # Index files are not synced: a power cut may tear one, which is then made again.
+        run_mq("doctor", str(self.broker.data)).ok()
 
 
 @pytest.mark.parametrize("mode", [FLUSH, LOG_FLUSH, NO_LOG_FLUSH])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +65,13 @@ class BrokerProcess:
         """SIGKILL; no effect if it is not running."""
         self._end(signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until none of its threads runs any more; `kill` ends it."""
+        os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        while any(_state(task) not in "TD" for task in tasks.iterdir()):
+            time.sleep(0.001)
+
     def stop(self) -> int:
         """SIGTERM, and wait; returns the exit code."""
         return self._end(signal.SIGTERM)
@@ -88,6 +96,11 @@ class BrokerProcess:
         if process.stdout is not None:
             process.stdout.close()
         return code
+
+
+def _state(task: Path) -> str:
+    """One letter: T is stopped, D in the kernel."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Done(NamedTuple):
