@@ -14,7 +14,7 @@ from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.batch import encode_messages
 from cometmq.batch.layout import SEALED_AT, seal
 from cometmq.client.batching import SendResult
-from cometmq.errors import Closed, ConfigError, Refused
+from cometmq.errors import Closed, ConfigError, Fenced, OutcomeUnknown, Refused
 from cometmq.message import UnreadableMessage
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import ScriptedBroker
@@ -208,3 +208,24 @@ asyncio.run(main())
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert "5 messages were not acknowledged" in done.stderr
+
+
+@pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
+def test_of_two_clients_with_one_id_the_older_is_told_and_does_not_fight(
+    listen: str | None,
+) -> None:
+    with (
+        EmbeddedBroker(listen=listen) as broker,
+        Producer(broker.address, client_id="twin") as older,
+    ):
+        assert older.send(Message("t", b"1")).offset == 0
+        with Producer(broker.address, client_id="twin") as newer:
+            for number in range(5):
+                newer.send(Message("t", b"2"))
+                with pytest.raises((Fenced, OutcomeUnknown)):
+                    older.send(Message("t", b"%d" % number))
+            with pytest.raises(Fenced, match="newer connection"):
+                older.send(Message("t", b"3"))
+        # One that is made after the end of the other takes over at once.
+        with Producer(broker.address, client_id="twin") as newest:
+            newest.send(Message("t", b"4"))

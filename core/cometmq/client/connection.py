@@ -64,7 +64,12 @@ class Connection:
     """See the module. All times are seconds on one monotonic clock."""
 
     def __init__(
-        self, address: str, client_id: str, random: Random, credentials: dict[str, str]
+        self,
+        address: str,
+        client_id: str,
+        random: Random,
+        credentials: dict[str, str],
+        first_epoch: int = 0,
     ) -> None:
         self.address = address
         self.client_id = client_id
@@ -74,7 +79,7 @@ class Connection:
         self.limits = Limits()
         self.reason = "no connection was tried yet"
         """Why there is no connection, for messages to people."""
-        self.epoch = 0
+        self.epoch = first_epoch
         """Grows with each hello."""
         self.pending: dict[int, Call[Any]] = {}
         """All that is unanswered, in the order of the requests."""

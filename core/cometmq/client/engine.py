@@ -27,6 +27,9 @@ from cometmq.interfaces import Channel, Connect
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
+_EPOCH_SHIFT = 16
+"""A client whose id was chosen begins at the time, with room for many reconnects: so of two that
+call themselves the same, the newer one wins for good, and one made after a crash is the newer."""
 BLOCKED_RETRY_S = 0.002
 """A transport says when something came, not when it could take more: so ask again."""
 
@@ -65,6 +68,7 @@ class Engine:
             client_id or f"client-{environment.random.bytes(8).hex()}",
             environment.random,
             credentials or {},
+            first_epoch=environment.clock.wall_ms() << _EPOCH_SHIFT if client_id else 0,
         )
         self.channel: Channel | None = None
         self.closed: Closed | None = None
