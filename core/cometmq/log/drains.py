@@ -160,10 +160,11 @@ class LogDrains(LogPlaces):
     def _checkpoint_step(self, budget_bytes: int) -> None:
         try:
             self._writer.checkpoint_step(budget_bytes)
-        except NoSpace as error:
+        except LogError as error:
+            # What messages this drain has is written all the same.
             self._complain(error)
 
-    def _complain(self, error: NoSpace) -> None:
+    def _complain(self, error: LogError) -> None:
         if not self._complained_of_space:
             self._complained_of_space = True
             logger.warning("the log needs space: %s", error)

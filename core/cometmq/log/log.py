@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
-from cometmq.errors import LogError, LogInDoubt, LogStopped, NoSpace
+from cometmq.errors import LogError, LogInDoubt, LogStopped
 from cometmq.interfaces import FlushPolicy, StateView, Storage
 from cometmq.log.cutting import check_border
 from cometmq.log.drains import LogDrains
@@ -115,7 +115,7 @@ class Log(LogDrains):
     def truncate(self, position: int) -> None:
         """Cut everything from `position` on (the end of a batch) and go on in a new segment and
         epoch. Waiters beyond it are dropped. Raises ValueError for a place that is no border,
-        LogError if the cut is not possible: then the log has stopped."""
+        LogStopped if the cut is not possible: then the log has stopped."""
         if self._writer.refusal is not None:
             raise self._writer.refusal
         if not self.start <= position <= self.appended:
@@ -127,7 +127,7 @@ class Log(LogDrains):
             self._cut(position, Outcome.DROPPED, new_epoch=True)
         except (OSError, LogError) as error:
             self._stop(f"the log could not be cut at position {position}: {error}")
-            raise
+            raise LogStopped(self.stopped) from error
 
     async def trim(self, position: int) -> int:
         """Delete what lies before `position`, as far as whole segments allow; the new start.
@@ -238,8 +238,8 @@ class Log(LogDrains):
             if self._writer.last_kind != Kind.MARK:
                 try:
                     self.append_control("mark", [Mark(self.synced)])
-                except NoSpace:
-                    logger.warning("the disk is full: the log is closed without a mark")
+                except LogError as error:
+                    logger.warning("the log is closed without a mark: %s", error)
                 self._flush()
                 await self._syncer.sync()
 
@@ -258,7 +258,7 @@ class Log(LogDrains):
             return
         try:
             end = self.append_control("mark", [Mark(self.synced)]).end
-        except NoSpace as error:
+        except LogError as error:
             self._complain(error)
             return
         self._positions.wait("synced", end, lambda outcome: None)

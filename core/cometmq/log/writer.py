@@ -19,7 +19,7 @@ from cometmq.batch import (
     stamp,
 )
 from cometmq.environment import Buffer, Clock
-from cometmq.errors import CometError, LogStopped
+from cometmq.errors import CometError, LogError, LogStopped
 from cometmq.interfaces import Storage
 from cometmq.log.checkpoint import CheckpointWriter
 from cometmq.log.positions import Positions
@@ -88,8 +88,8 @@ class LogWriter:
         """Stamp a sealed batch of messages for a queue and take it into state and index.
 
         The batch must have passed `parse` and `verify_producer`; its bytes are not changed. It is
-        in the log once `write` was called at the end of the drain. Raises NoSpace, LogStopped or
-        LogInDoubt before anything changed.
+        in the log once `write` was called at the end of the drain. Raises NoSpace, LogStopped,
+        LogInDoubt or, when the disk refuses, LogError before anything changed.
         """
         if not isinstance(batch, Batch):
             batch = parse(batch)
@@ -98,7 +98,10 @@ class LogWriter:
         position = self.end
         length = batch.length
         end = position + length
-        self._storage.allocate(end)
+        try:
+            self._storage.allocate(end)
+        except OSError as error:
+            raise _no_ground(error) from error
         store_time = self._stamp_time()
         next_offsets = self._state.next_offsets
         base_offset = next_offsets.get(incarnation, queue)
@@ -140,8 +143,8 @@ class LogWriter:
         """Append a control batch of a named kind and take it into the state.
 
         Records are what msgspec encodes, or bytes already encoded. It may take the space reserve.
-        Raises NoSpace, LogStopped or LogInDoubt before anything changed, and ValueError for a
-        kind that no view of this log knows.
+        Raises NoSpace, LogStopped, LogInDoubt or, when the disk refuses, LogError before anything
+        changed, and ValueError for a kind that no view of this log knows.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -245,7 +248,10 @@ class LogWriter:
         buffer = encode_control(number, records)
         position = self.end
         end = position + len(buffer)
-        self._storage.allocate(end, urgent=True)
+        try:
+            self._storage.allocate(end, urgent=True)
+        except OSError as error:
+            raise _no_ground(error) from error
         store_time = self._stamp_time()
         stamp(
             buffer,
@@ -277,3 +283,10 @@ class LogWriter:
         now = self._clock.wall_ms()
         last = self.store_time
         return last if last - SMOOTHED_MS <= now < last else now
+
+
+def _no_ground(error: OSError) -> LogError:
+    """The disk refused space for another reason than being full."""
+    return LogError(
+        f"the log can't be extended ({error}); nothing of this was stored: check the disk"
+    )
