@@ -69,7 +69,7 @@ def wrong_answer(hook: Callable[..., object], answer: object, allowed: str) -> P
     `hook` is a compiled hook call, whose name says whose it is."""
     plugin, _, name = hook.__qualname__.rpartition(".")
     return PluginFailure(
-        f"plugin {plugin} returned {shown(repr(answer))} from hook `{name}`, which allows "
+        f"plugin {plugin} returned {ascii(answer)[:80]} from hook `{name}`, which allows "
         f"{allowed}: tell its author, or take it out with --plugins -{plugin}",
         plugin=plugin,
         hook=name,
