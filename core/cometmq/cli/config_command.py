@@ -25,7 +25,7 @@ def config() -> None:
 @settings_options
 @json_option
 def check(path: str | None, names: str, as_json: bool) -> None:
-    """Say `ok` if a broker would start with these settings, else what to mend (exit code 1).
+    """Say `ok`, or what to mend in the settings (exit code 1).
 
     Enabled plugins are imported and their options checked; nothing is opened or bound.
     """
@@ -46,7 +46,7 @@ def check(path: str | None, names: str, as_json: bool) -> None:
 @settings_options
 @json_option
 def show(path: str | None, names: str, as_json: bool) -> None:
-    """Print all settings as TOML, each with the place that it came from."""
+    """Print all settings as TOML, each with its source."""
     settings = read_settings(path, names)
     tables = list(_tables(settings, compose(settings)))
     if as_json:

@@ -55,9 +55,9 @@ def consume(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Print the messages of TOPIC: bodies, one a line, or JSON lines with --json.
+    """Print the messages of TOPIC, one a line.
 
-    Without --follow it stops at what was readable when it started. Nothing is committed.
+    Bodies, or JSON with --json. Without --follow it stops at what was readable when it started. Nothing is committed.
     """
     start_at = parse_start(start)
     with ExitStack() as stack:

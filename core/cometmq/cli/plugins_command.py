@@ -70,7 +70,7 @@ class Shown(msgspec.Struct, frozen=True):
 @json_option
 @click.pass_context
 def plugins(context: click.Context, path: str | None, names: str, as_json: bool) -> None:
-    """List plugins: the enabled ones in their order, then all others that are installed."""
+    """List plugins, the enabled ones first, in their order."""
     if context.invoked_subcommand is not None:
         return
     composition = compose(read_settings(path, names))

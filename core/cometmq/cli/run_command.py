@@ -53,7 +53,10 @@ def run(
     log_level: str,
     as_json: bool,
 ) -> None:
-    """Run a broker in the foreground until SIGINT or SIGTERM; a second signal exits at once."""
+    """Run a broker in the foreground until SIGINT or SIGTERM.
+
+    A second signal exits at once; the log can take it.
+    """
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
