@@ -55,7 +55,7 @@ def banner_lines(
     """What `mq run` prints: who, where, what is in it, what a power cut could take, and what the
     start found and did."""
     lines = [
-        f"CometMQ {__version__}, broker {name}",
+        f"CometMQ {__version__}, name {name}",
         f"listening on {', '.join(addresses)}",
         f"data in {data}" if persistent else "data in memory only",
         f"plugins {', '.join(plugin.name for plugin in composition.plugins if plugin.hooks)}",

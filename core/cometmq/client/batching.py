@@ -43,6 +43,10 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Its place in its queue."""
     stored: Stored
 
+    def __repr__(self) -> str:
+        place = f"topic={self.topic!r}, queue={self.queue}, offset={self.offset}"
+        return f"SendResult({place}, level={self.level!r})"
+
     @property
     def topic(self) -> str:
         """The topic it was sent to."""

@@ -45,10 +45,11 @@ class Filling:
     def add_fast(self, place: int, message: Message) -> bool:
         """A plain message for the same topic as the one before; False: `add` has to."""
         part = self._last
+        if part is None or type(message) is not Message:
+            return False
         body = message.body
         if (
-            part is None
-            or message.topic != self._last_topic
+            message.topic != self._last_topic
             or type(body) is not bytes
             or message.sharding_key is not None
             or message.tag
@@ -93,10 +94,10 @@ class Filling:
 
     async def _add(self, place: int, message: Message) -> None:
         accumulator = self._accumulator
+        body, size_bytes = accumulator.measure(message)
         topic = message.topic
         if topic in self._errors:
             raise self._errors[topic]
-        body, size_bytes = accumulator.measure(message)
         try:
             state = await accumulator.state_of(topic, self._deadline_s)
         except CometError as error:

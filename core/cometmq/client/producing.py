@@ -93,6 +93,8 @@ class Accumulator:
         None: `append` has to. Look at `may_close` of the receipt's batch afterwards. Raises
         Refused for a message that no broker would take.
         """
+        if type(message) is not Message:
+            return None
         if level is None and message.sharding_key is None:
             batch = self.sticky.get(message.topic)
         else:

@@ -76,7 +76,12 @@ def header_bytes(message: Message, limits: Limits) -> int:
 
 
 def plain_body(message: Message, limits: Limits) -> bytes:
-    """The body as bytes that nobody can change any more. Raises Refused: no bytes, or too many."""
+    """The body as bytes that nobody can change any more. Raises Refused: no bytes, or too many,
+    or no Message at all."""
+    if not isinstance(message, Message):
+        raise Refused(
+            f"{type(message).__name__} is no message: send Message(topic, body)", "BAD_REQUEST"
+        )
     body = message.body
     if isinstance(body, bytearray | memoryview):
         body = bytes(body)
