@@ -2,8 +2,9 @@
 
 A plugin is an object with methods marked `@hookimpl`, published under the entry-point group
 `cometmq.plugins`. A method may take any subset of a hook's arguments, by name. What hooks return
-is described in `interfaces.py`. Order: the standard set first, then the user's plugins as written;
-hooks whose name says *after* (`stopping`, `session_closed`) run in reverse, so plugins nest.
+is described in `interfaces.py` and `group_interfaces.py`. Order: the standard set first, then the
+user's plugins as written; hooks whose name says *after* (`stopping`, `session_closed`) run in
+reverse, so plugins nest.
 
 Hooks marked `_hot` are compiled at start into a plain call chain: they run per batch or per
 request and must not block. Those marked `_awaited` may be `async` and are awaited in turn.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from cometmq.environment import Environment
+from cometmq.group_interfaces import Filter, Strategy
 from cometmq.interfaces import (
     Delay,
     DiskPressure,
@@ -94,6 +96,18 @@ def jobs() -> Sequence[Job] | None:
 @hookspec
 def operations() -> Sequence[PluginOperation] | None:
     """Return requests that this plugin answers; two of one number are an error."""
+
+
+@hookspec
+def rebalance_strategies() -> Sequence[Strategy] | None:
+    """Return ways to share a group's queues among its members; two of one name are an error. The
+    first one of all is the default."""
+
+
+@hookspec
+def filters() -> Sequence[Filter] | None:
+    """Return languages that a fetch may say in which messages it wants; the first that knows an
+    expression takes it."""
 
 
 @hookspec

@@ -7,7 +7,17 @@ from cometmq.plugins import Plugin
 
 class Standard(Plugin):
     """A bundle without hooks of its own: transports, a durable log, group commit, long polling,
-    cleanup."""
+    cleanup, and for groups two ways to share queues and the filter by tag."""
 
     name = "standard"
-    bundle = ("zeromq", "inproc", "commitlog", "flush-sync", "longpoll", "cleanup")
+    bundle = (
+        "zeromq",
+        "inproc",
+        "commitlog",
+        "flush-sync",
+        "longpoll",
+        "cleanup",
+        "sticky",
+        "averagely",
+        "tagfilter",
+    )

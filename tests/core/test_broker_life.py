@@ -45,13 +45,19 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
                 "flush-sync",
                 "longpoll",
                 "cleanup",
+                "sticky",
+                "averagely",
+                "tagfilter",
             ]
             assert info.in_doubt == ""
             lines = rig.broker.banner()
             assert "broker b7" in lines[0]
             assert rig.broker.addresses[0] in lines[1]
             assert lines[2] == "data in /mq-data"
-            assert lines[3] == "plugins zeromq, inproc, commitlog, flush-sync, longpoll, cleanup"
+            assert lines[3] == (
+                "plugins zeromq, inproc, commitlog, flush-sync, longpoll, cleanup, sticky, "
+                "averagely, tagfilter"
+            )
             assert "power cut takes nothing that was acknowledged" in lines[4]
 
     asyncio.run(scenario())

@@ -90,6 +90,8 @@ class Kind(enum.IntEnum):
     TOPIC_CHANGE = 8
     OFFSET_COMMIT = 9
     MIN_OFFSET = 10
+    CLAIM = 11
+    GROUP_CHANGE = 12
 
 
 def bad(field: str, value: object, expected: str) -> BatchError:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cometmq.broker import malloc
+from cometmq.broker.claims import Claims
 from cometmq.broker.info import (
     banner_lines,
     metric_values,
@@ -52,6 +53,7 @@ class Broker:
         self.composition = composition
         self.topics = Topics()
         self.offsets = CommittedOffsets()
+        self.claims = Claims()
         self.report: RecoveryReport | None = None
         """What the start found in the log."""
         self.data = os.path.abspath(config.broker.data)
@@ -172,7 +174,7 @@ class Broker:
             self.composition.slot("storage", environment=self.environment, data=self.data),
             self.composition.slot("flush_policy"),
             self.environment,
-            views=[self.topics, self.offsets],
+            views=[self.topics, self.offsets, self.claims],
             settings=LogSettings(
                 segment_bytes=settings.segment_bytes,
                 segment_batches=settings.segment_batches,
@@ -200,6 +202,7 @@ class Broker:
         sessions = service.sessions
         lag = self._lag = LoopLag(self.environment.clock, sessions.stalled)
         lag.start()
+        service.groups.start(self.log.epoch, lag.observe)
 
         def sweep() -> None:
             lag.observe()

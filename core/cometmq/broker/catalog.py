@@ -41,6 +41,8 @@ class Catalog:
         self._auto_create = auto_create
         self._default_queues = default_queues
         self._before_delete = before_delete
+        self.on_change: Callable[[str], None] = lambda name: None
+        """Told the name of each topic that was made, changed or deleted."""
 
     def find(self, name: str, incarnation: int = 0) -> TopicChange:
         """The living topic of this name; `incarnation` is the one that the client knows (0: none).
@@ -150,10 +152,13 @@ class Catalog:
         gone = TopicChange(incarnation=topic.incarnation, name=topic.name, deleted=True)
         appended = self._log.append_control(KIND, [gone])
         self._wake(topic)
+        self.on_change(topic.name)
         return appended
 
     def _append(self, change: TopicChange) -> tuple[TopicChange, Appended]:
-        return change, self._log.append_control(KIND, [change])
+        appended = self._log.append_control(KIND, [change])
+        self.on_change(change.name)
+        return change, appended
 
     def _wake(self, topic: TopicChange) -> None:
         """Whoever waits for this topic's queues has to hear of it now."""

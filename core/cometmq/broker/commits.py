@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cometmq.broker.offsets import KIND, OffsetCommit
+from cometmq.broker.names import shown
+from cometmq.broker.offsets import KIND, CommittedOffsets, OffsetCommit
 from cometmq.broker.refusals import Rejected, log_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.waits import NOT_WRITTEN
@@ -14,6 +15,10 @@ from cometmq.protocol import CommitReply, PartStatus, Status
 
 RECORDS_MAX = 4096
 """In one control batch."""
+GROUPS_MAX = 100_000
+"""Memory is bounded, and a client with a bug can name a new group in every commit."""
+PLACES_MAX = 1_000_000
+"""Committed offsets of all groups and queues together; a checkpoint holds them all."""
 
 _Waiting = tuple[Request, list[PartStatus]]
 
@@ -51,6 +56,21 @@ class Commits:
             _fail(waiting, log_refusal(error))
             return
         self._log.wait(None, end, lambda outcome: _done(waiting, outcome))
+
+
+def check_room(offsets: CommittedOffsets, group: str, incarnation: int, queue: int) -> None:
+    """Raises Rejected when a new committed offset would be one too many."""
+    if offsets.groups >= GROUPS_MAX and not offsets.knows(group):
+        what = f"{offsets.groups} groups have committed offsets"
+    elif offsets.count >= PLACES_MAX and offsets.get(group, incarnation, queue) is None:
+        what = f"{offsets.count} offsets are committed"
+    else:
+        return
+    raise Rejected(
+        Status.LIMIT_REACHED,
+        f"{what}, the most that one broker keeps, so group {shown(group)} can't commit: use a "
+        "group again, or delete groups and topics that nobody reads (their offsets go with them)",
+    )
 
 
 def _done(waiting: Sequence[_Waiting], outcome: Outcome) -> None:

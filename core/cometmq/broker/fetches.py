@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from cometmq.batch import seed
 from cometmq.broker.catalog import Catalog, QueueKey
+from cometmq.broker.fetch_reply import Reply
+from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
 from cometmq.broker.refusals import Rejected, check_group, internal_refusal
 from cometmq.broker.requests import Request
+from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
+from cometmq.group_interfaces import Selector
 from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, ReadResult
-from cometmq.protocol import Fetch, FetchPart, FetchReply, FetchResultPart, Status
+from cometmq.protocol import Fetch, FetchPart, FetchReply, Status
 
 PARTS_MAX = 4096
 FetchWait = Callable[[ParkedFetch], bool | None]
@@ -29,6 +34,8 @@ class Fetches:
         catalog: Catalog,
         gate: Gate,
         limits: Limits,
+        tenures: Tenures,
+        filters: Filters,
         fetch_wait: tuple[FetchWait, ...],
         drop: Callable[[ParkedFetch], None],
     ) -> None:
@@ -38,8 +45,11 @@ class Fetches:
         self._gate = gate
         # A reply's batches have to fit into one frame.
         self.bytes_max = limits.batch_bytes
+        self._tenures = tenures
+        self._filters = filters
         self._fetch_wait = fetch_wait
         self._drop = drop
+        self._seed = seed(log.log_id)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def fetch(self, request: Request, header: Fetch, body: list[memoryview]) -> None:
@@ -48,31 +58,32 @@ class Fetches:
                 Status.BAD_REQUEST,
                 f"a fetch of {len(header.parts)} queues: ask for 1 to {PARTS_MAX}",
             )
-        if header.filter:
-            raise Rejected(
-                Status.REFUSED,
-                f"no plugin of this broker knows the filter {shown(header.filter)}: fetch without "
-                "one and let the client filter",
-            )
         if header.group:
             check_group(header.group)
             self._gate.check(request.session, "FETCH", f"group:{header.group}")
         for topic in {part.topic for part in header.parts}:
             self._gate.check(request.session, "FETCH", topic)
-        fetch = WaitingFetch(self, request, header)
+        selector = self._filters.selector(header.filter)
+        fetch = WaitingFetch(self, request, header, selector)
         if not fetch.retry():
             self._wait(fetch)
 
-    def key_of(self, part: FetchPart) -> QueueKey:
-        """The queue that a part means. Raises Rejected."""
+    def key_of(self, group: str, part: FetchPart) -> QueueKey:
+        """The queue that a part of a group's fetch means. Raises Rejected."""
         topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
         if not topic.readable:
             raise Rejected(
                 Status.NOT_READABLE,
                 f"topic {shown(part.topic)} can't be read: allow it with `mq topic alter`",
             )
-        check_token(part.token, f"queue {part.queue} of topic {shown(part.topic)}")
+        if part.token is not None:
+            where = f"group {shown(group)} on queue {part.queue} of topic {shown(part.topic)}"
+            check_token(self._tenures, (group, topic.incarnation, part.queue), part.token, where)
         return topic.incarnation, part.queue
+
+    def filtered(self, selector: Selector, batches: Sequence[memoryview]) -> list[memoryview]:
+        """What a filter wants of these batches."""
+        return filtered(selector, batches, self._seed, self.bytes_max)
 
     def read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
         """Go on with the part whose turn it is, waiting for the disk."""
@@ -102,7 +113,7 @@ class Fetches:
         try:
             while pending is not None:
                 at = fetch.part_of(pending)
-                await self._read_part(fetch.header.parts[at], reply, at)
+                await self._read_part(fetch, reply, at)
                 pending = fetch.collect(reply, pending + 1)
             fetch.answer(reply)
         except asyncio.CancelledError:
@@ -111,44 +122,55 @@ class Fetches:
         except Exception as error:
             fetch.failed(error)
 
-    async def _read_part(self, part: FetchPart, reply: Reply, at: int) -> None:
+    async def _judged(self, incarnation: int, part: FetchPart) -> int | None:
+        """See `go_on_from`; waits for the disk."""
+        return await self.log.when_loaded(
+            lambda: go_on_from(self.log, incarnation, part.queue, part.offset, part.epoch)
+        )
+
+    async def _read_part(self, fetch: WaitingFetch, reply: Reply, at: int) -> None:
+        part = fetch.header.parts[at]
         try:
-            incarnation, queue = self.key_of(part)
-            judged = await self.log.when_loaded(
-                lambda: go_on_from(self.log, incarnation, queue, part.offset, part.epoch)
-            )
-            if judged is not None:
-                reply.truncated(at, part, incarnation, judged, self.log.epoch)
-                return
-            if reply.room <= 0:
-                return
-            # A cut while the disk is read makes this epoch an old one, so it will be judged.
-            epoch = self.log.epoch
-            result = await self.log.read(incarnation, queue, part.offset, reply.room)
+            looking = True
+            while looking:
+                incarnation, queue = self.key_of(fetch.header.group, part)
+                judged = await self._judged(incarnation, part)
+                if judged is not None:
+                    reply.truncated(at, part, incarnation, judged, self.log.epoch)
+                    return
+                if reply.room <= 0:
+                    return
+                # A cut while the disk is read makes this epoch an old one, so it will be judged.
+                epoch = self.log.epoch
+                result = await self.log.read(incarnation, queue, part.offset, reply.room)
+                looking = fetch.take(reply, at, incarnation, result, epoch)
         except Rejected as error:
             reply.refuse(at, error)
-        else:
-            reply.add(at, part, incarnation, result, epoch)
 
 
 class WaitingFetch:
     """One fetch on its way; what the hook `fetch_wait` sees as `ParkedFetch`."""
 
-    __slots__ = ("_fetches", "header", "queues", "request", "wait_ms")
+    __slots__ = ("_fetches", "_passed", "_selector", "header", "queues", "request", "wait_ms")
 
-    def __init__(self, fetches: Fetches, request: Request, header: Fetch) -> None:
+    def __init__(
+        self, fetches: Fetches, request: Request, header: Fetch, selector: Selector | None
+    ) -> None:
         self._fetches = fetches
         self.request = request
         self.header = header
         self.wait_ms = header.wait_ms
         self.queues: Sequence[QueueKey] = ()
+        self._selector = selector
+        self._passed: dict[int, int] = {}
+        """Incarnation by part, of those whose place has moved on past what nobody wants."""
 
     def name_queues(self) -> None:
         """Set `queues` to everything that it asks for and that is there."""
         keys: list[QueueKey] = []
         for part in self.header.parts:
             try:
-                keys.append(self._fetches.key_of(part))
+                keys.append(self._fetches.key_of(self.header.group, part))
             except Rejected:
                 continue
         self.queues = keys
@@ -179,6 +201,8 @@ class WaitingFetch:
     def answer(self, reply: Reply) -> None:
         """Send what was collected."""
         self.request.session.on_end.pop(self, None)
+        for at, incarnation in self._passed.items():
+            reply.passed(at, self.header.parts[at], incarnation)
         results, batches = reply.in_order()
         self.request.answer(FetchReply(results, [len(batch) for batch in batches]), batches)
 
@@ -195,103 +219,52 @@ class WaitingFetch:
 
     def collect(self, reply: Reply, begin: int) -> int | None:
         """Read what is at hand, from turn `begin` on; the turn that needs the disk, or None."""
-        log = self._fetches.log
-        parts = self.header.parts
-        for turn in range(begin, len(parts)):
+        for turn in range(begin, len(self.header.parts)):
             at = self.part_of(turn)
-            part = parts[at]
             try:
-                incarnation, queue = self._fetches.key_of(part)
-                judged = go_on_from(log, incarnation, queue, part.offset, part.epoch)
+                at_hand = self._read_now(reply, at)
             except Rejected as error:
                 reply.refuse(at, error)
-                continue
             except NotLoaded:
                 return turn
-            if judged is not None:
-                reply.truncated(at, part, incarnation, judged, log.epoch)
-                continue
-            if reply.room <= 0:
-                continue
-            result = log.read_now(incarnation, queue, part.offset, reply.room)
-            if result is None:
-                return turn
-            reply.add(at, part, incarnation, result, log.epoch)
+            else:
+                if not at_hand:
+                    return turn
         return None
 
+    def take(self, reply: Reply, at: int, incarnation: int, result: ReadResult, epoch: int) -> bool:
+        """Add what was read for part `at`; True if its filter wants nothing of it and more may
+        be looked through. `epoch` is the broker's when it was read."""
+        part = self.header.parts[at]
+        if self._selector is None or not result.batches:
+            reply.add(at, part, incarnation, result, epoch)
+            return False
+        wanted = self._fetches.filtered(self._selector, result.batches)
+        if wanted:
+            reply.add(at, part, incarnation, result._replace(batches=wanted), epoch)
+            return False
+        part.offset, part.epoch = result.next_offset, epoch
+        self._passed[at] = incarnation
+        reply.scan_room -= sum(map(len, result.batches))
+        if reply.scan_room > 0:
+            return True
+        reply.passed(at, part, incarnation)
+        return False
 
-class Reply:
-    """The reply to a fetch, as it grows, in whatever order."""
-
-    __slots__ = ("_parts", "results", "room")
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        """Bytes that may still be added."""
-        self.results: list[FetchResultPart] = []
-        self._parts: dict[int, Sequence[memoryview]] = {}
-
-    def in_order(self) -> tuple[list[FetchResultPart], list[memoryview]]:
-        """Results and batches in the order of the request's parts."""
-        results = sorted(self.results, key=lambda result: result.part)
-        return results, [batch for at in sorted(self._parts) for batch in self._parts[at]]
-
-    def refuse(self, at: int, error: Rejected) -> None:
-        """Part `at` can't be had."""
-        self.results.append(FetchResultPart(part=at, status=error.status, detail=error.detail))
-
-    def truncated(self, at: int, part: FetchPart, incarnation: int, go_on: int, epoch: int) -> None:
-        """The log was cut below what this consumer has read."""
-        detail = (
-            f"offset {part.offset} of queue {part.queue} of topic {shown(part.topic)} lies beyond "
-            f"what is left of it, which ends at {go_on}: go on from {go_on}"
-        )
-        self.results.append(
-            FetchResultPart(
-                part=at,
-                status=Status.TRUNCATED,
-                next_offset=go_on,
-                epoch=epoch,
-                incarnation=incarnation,
-                detail=detail,
-            )
-        )
-
-    def add(
-        self, at: int, part: FetchPart, incarnation: int, result: ReadResult, epoch: int
-    ) -> None:
-        """What part `at` gave; what gave nothing is left out. `epoch` is the broker's when it was
-        read: valid for all that was there then, and cheaper to judge next time than the last
-        batch's own."""
-        size = sum(map(len, result.batches))
-        if result.status == Status.OK and not size:
-            return
-        if self._parts and size > self.room:
-            # One batch is always delivered, however large; this would be a second one.
-            self.room = 0
-            return
-        self.results.append(
-            FetchResultPart(
-                part=at,
-                status=result.status,
-                next_offset=result.next_offset,
-                epoch=epoch,
-                min_offset=result.min_offset,
-                max_offset=result.max_offset,
-                batches=len(result.batches),
-                incarnation=incarnation,
-                detail=_detail(part, result),
-            )
-        )
-        self.room -= size
-        if size:
-            self._parts[at] = result.batches
-
-
-def _detail(part: FetchPart, result: ReadResult) -> str:
-    if result.status == Status.EXPIRED:
-        return (
-            f"offset {part.offset} of queue {part.queue} of topic {shown(part.topic)} was deleted "
-            f"by retention: go on from {result.next_offset}"
-        )
-    return result.detail
+    def _read_now(self, reply: Reply, at: int) -> bool:
+        """Read part `at`; False if the disk is needed. Raises Rejected, NotLoaded."""
+        log, part = self._fetches.log, self.header.parts[at]
+        looking = True
+        while looking:
+            incarnation, queue = self._fetches.key_of(self.header.group, part)
+            judged = go_on_from(log, incarnation, queue, part.offset, part.epoch)
+            if judged is not None:
+                reply.truncated(at, part, incarnation, judged, log.epoch)
+                return True
+            if reply.room <= 0:
+                return True
+            result = log.read_now(incarnation, queue, part.offset, reply.room)
+            if result is None:
+                return False
+            looking = self.take(reply, at, incarnation, result, log.epoch)
+        return True

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cometmq.broker.catalog import Catalog
-from cometmq.broker.commits import Commits
+from cometmq.broker.commits import Commits, check_room
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.places import go_on_from
 from cometmq.broker.refusals import Rejected, check_group
 from cometmq.broker.requests import Request
-from cometmq.broker.tokens import check_token
+from cometmq.broker.tenures import Tenures
+from cometmq.broker.tokens import check_commit_token
 from cometmq.log import Log
 from cometmq.protocol import (
     Commit,
@@ -29,10 +30,6 @@ from cometmq.protocol import (
 
 Body = list[memoryview]
 PARTS_MAX = 4096
-GROUPS_MAX = 100_000
-"""Memory is bounded, and a client with a bug can name a new group in every commit."""
-PLACES_MAX = 1_000_000
-"""Committed offsets of all groups and queues together; a checkpoint holds them all."""
 
 
 class OffsetOperations:
@@ -45,7 +42,9 @@ class OffsetOperations:
         gate: Gate,
         offsets: CommittedOffsets,
         commits: Commits,
+        tenures: Tenures,
     ) -> None:
+        self._tenures = tenures
         self._log = log
         self._catalog = catalog
         self._gate = gate
@@ -98,7 +97,8 @@ class OffsetOperations:
         """The record of one commit. Raises Rejected."""
         topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
         where = f"group {shown(group)} on queue {part.queue} of topic {shown(part.topic)}"
-        check_token(part.token, where)
+        key = group, topic.incarnation, part.queue
+        check_commit_token(self._tenures, key, part.token, where)
         go_on = go_on_from(self._log, topic.incarnation, part.queue, part.offset, part.epoch)
         if go_on is not None:
             raise Rejected(
@@ -106,23 +106,8 @@ class OffsetOperations:
                 f"{where} commits offset {part.offset}, but the queue ends at {go_on}: "
                 "go on from there",
             )
-        self._check_room(group, topic.incarnation, part.queue)
+        check_room(self._offsets, group, topic.incarnation, part.queue)
         return OffsetCommit(group, topic.incarnation, part.queue, part.offset, part.epoch)
-
-    def _check_room(self, group: str, incarnation: int, queue: int) -> None:
-        """Raises Rejected when a new committed offset would be one too many."""
-        offsets = self._offsets
-        if offsets.groups >= GROUPS_MAX and not offsets.knows(group):
-            what = f"{offsets.groups} groups have committed offsets"
-        elif offsets.count >= PLACES_MAX and offsets.get(group, incarnation, queue) is None:
-            what = f"{offsets.count} offsets are committed"
-        else:
-            return
-        raise Rejected(
-            Status.LIMIT_REACHED,
-            f"{what}, the most that one broker keeps, so group {shown(group)} can't commit: use a "
-            "group again, or delete topics that nobody reads (their offsets go with them)",
-        )
 
     def _each(
         self,

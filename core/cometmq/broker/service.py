@@ -9,7 +9,9 @@ from cometmq.broker.catalog import Catalog
 from cometmq.broker.commits import Commits
 from cometmq.broker.dispatch import Dispatcher
 from cometmq.broker.fetches import Fetches
+from cometmq.broker.filtering import Filters
 from cometmq.broker.gate import Gate
+from cometmq.broker.groups import Groups
 from cometmq.broker.names import shown
 from cometmq.broker.offset_operations import OffsetOperations
 from cometmq.broker.requests import Request
@@ -61,7 +63,18 @@ class Service:
             default_queues=config.broker.default_queues,
             before_delete=self.commits.flush,
         )
-        self.fetches = Fetches(log, catalog, gate, limits, chain("fetch_wait"), park.drop)
+        self.groups = Groups(broker, self.sessions, catalog, gate, self.commits)
+        tenures = self.groups.tenures
+        self.fetches = Fetches(
+            log,
+            catalog,
+            gate,
+            limits,
+            tenures,
+            Filters(composition.collect("filters")),
+            chain("fetch_wait"),
+            park.drop,
+        )
         self.dispatcher = Dispatcher(
             log, self.sessions, gate, clock, limits, self._welcome, self.commits.flush
         )
@@ -69,7 +82,7 @@ class Service:
         self._gate = gate
         sends = Sends(log, catalog, gate, park, limits, chain("before_append"))
         topics = TopicOperations(log, catalog, gate, Waits(log), limits)
-        offsets = OffsetOperations(log, catalog, gate, broker.offsets, self.commits)
+        offsets = OffsetOperations(log, catalog, gate, broker.offsets, self.commits, tenures)
         self._route(sends, topics, offsets)
 
     def metrics(self) -> list[Metric]:
@@ -82,10 +95,12 @@ class Service:
             Metric("garbage", "Messages that were none.", "counter", dispatcher.garbage),
             Metric("damage_reports", "From consumers.", "counter", self.damage_reports),
             Metric("unanswered_bytes", "Requests held in memory.", "gauge", unanswered),
+            *self.groups.metrics(),
         ]
 
     async def stop(self) -> None:
         """Finish what was begun."""
+        self.groups.stop()
         await self.dispatcher.stop()
         await self.fetches.stop()
 
@@ -106,6 +121,8 @@ class Service:
         add(Operation.OFFSET_BY_TIME, offsets.by_time)
         add(Operation.COMMIT, offsets.commit)
         add(Operation.COMMITTED, offsets.committed)
+        for operation, handle in self.groups.routes.items():
+            add(operation, handle)
 
     def _welcome(self, session: Session) -> HelloReply:
         config, log = self._broker.config, self._broker.log

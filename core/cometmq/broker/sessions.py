@@ -35,6 +35,7 @@ class Session:
         "peer",
         "peer_name",
         "principal",
+        "replaced",
         "seen_s",
         "unanswered_bytes",
     )
@@ -50,6 +51,8 @@ class Session:
         """When it was last heard, on the clock that stands still while the loop does."""
         self.unanswered_bytes = 0
         self.open = True
+        self.replaced = False
+        """True at its end: the same client goes on in a newer one."""
         self.on_end: dict[Any, Callable[[], None]] = {}
         """What has to be done when it ends, by whom it is for."""
 
@@ -121,6 +124,7 @@ class Sessions:
         principal = self._principal(peer, hello)
         own = self._by_peer.get(peer)
         if own is not None:
+            own.replaced = own.client_id == hello.client_id
             self.end(own, "said hello again")
         self._replace_older(hello, principal)
         if len(self._by_peer) >= self._limits.connections:
@@ -196,5 +200,6 @@ class Sessions:
                 f"client {hello.client_id!r} has a newer connection (epoch {old.client_epoch}, "
                 f"this one has {hello.client_epoch}): close this one",
             )
+        old.replaced = True
         self.end(old, "replaced by a newer connection of the same client")
         old.peer.close()

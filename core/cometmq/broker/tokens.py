@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+from cometmq.broker.claims import ClaimKey
+from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
+from cometmq.broker.tenures import Tenures
 from cometmq.protocol import Status, Token
 
 
-def check_token(token: Token | None, where: str) -> None:
-    """Raises Rejected for a token that is not that of the living claim on a queue.
+def is_token(token: Token | None) -> bool:
+    """False for the token that says that there is none."""
+    return token is not None and bool(token.epoch or token.position)
 
-    This log holds no claims, since nothing writes them: so no token is valid, and nobody
-    stands in the way of a group that has none.
-    """
-    if token is not None and (token.epoch or token.position):
+
+def check_token(tenures: Tenures, key: ClaimKey, token: Token | None, where: str) -> None:
+    """Raises Rejected for a token that is not that of the living claim on a queue. To come
+    without a token is allowed: reading takes nothing from anybody."""
+    if token is None or not is_token(token):
+        return
+    holder = tenures.living(key)
+    if holder is not None and (holder.epoch, holder.position) == (token.epoch, token.position):
+        return
+    owner = "nobody" if holder is None else f"member {shown(holder.member)}"
+    raise Rejected(
+        Status.FENCED,
+        f"the claim token of {where} is not valid any more, {owner} holds the queue now: drop what "
+        "was read of it, and claim it again if the group's advice still says so",
+    )
+
+
+def check_commit_token(tenures: Tenures, key: ClaimKey, token: Token | None, where: str) -> None:
+    """The same for a commit, which may come without a token only while nobody holds the queue."""
+    check_token(tenures, key, token, where)
+    if is_token(token):
+        return
+    holder = tenures.living(key)
+    if holder is not None:
         raise Rejected(
             Status.FENCED,
-            f"the claim token of {where} is not valid here: claim the queue again, or leave the "
-            "token out",
+            f"{where} is claimed by member {shown(holder.member)}, so nobody else may commit "
+            "there: join the group as a member, use another group, or stop its members first",
         )

@@ -68,9 +68,7 @@ class TopicOperations:
         topics = [
             info_of(topic) for topic in self._catalog.topics if topic.name.startswith(header.prefix)
         ]
-        size = sum(
-            len(topic.topic) + len(topic.retention.group) + INFO_BYTES for topic in topics
-        )
+        size = sum(len(topic.topic) + len(topic.retention.group) + INFO_BYTES for topic in topics)
         if size > self._frame_bytes:
             raise Rejected(
                 Status.LIMIT_REACHED,

@@ -27,6 +27,9 @@ class Claim(Plain):
     parts: list[ClaimPart]
     start: str = ""
     """Where a group that never subscribed this topic begins: earliest, latest, or ms since 1970."""
+    session_timeout_ms: UInt = 0
+    """How long the member may be silent before the queues go to others; 0: as it told the
+    coordinator, else the broker's session timeout."""
 
 
 class ClaimResultPart(Wire):

@@ -67,6 +67,7 @@ class Status(IntEnum):
     FENCED = 23
     CLAIMED = 24
     LIMIT_REACHED = 25
+    GROUP_NOT_FOUND = 26
     RETRY = 40
     NO_SPACE = 41
     STOPPING = 42

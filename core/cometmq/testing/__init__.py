@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cometmq.testing.process import BrokerProcess as BrokerProcess
     from cometmq.testing.state_view_contract import StateViewContract as StateViewContract
     from cometmq.testing.storage_contract import StorageContract as StorageContract
+    from cometmq.testing.strategy_contract import StrategyContract as StrategyContract
     from cometmq.testing.transport_contract import TransportContract as TransportContract
 
 _PLACES = {
@@ -26,6 +27,7 @@ _PLACES = {
     "MovableClock": "movable_clock",
     "StateViewContract": "state_view_contract",
     "StorageContract": "storage_contract",
+    "StrategyContract": "strategy_contract",
     "TransportContract": "transport_contract",
     "VirtualEnvironment": "environment",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "MovableClock",
     "StateViewContract",
     "StorageContract",
+    "StrategyContract",
     "TransportContract",
     "VirtualEnvironment",
 ]

@@ -1,0 +1,359 @@
+"""The group coordinator: membership, generations, advice. It knows no strategy, and nothing here
+is needed for safety: a queue is read by who holds its claim, whatever was advised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from cometmq.broker.claim_operations import check_member
+from cometmq.broker.claims import MODE
+from cometmq.broker.gate import Gate
+from cometmq.broker.members import Advice, Group, Member, QueueName, advice_reply
+from cometmq.broker.names import is_name, shown
+from cometmq.broker.park import Park
+from cometmq.broker.planning import Planner, differing
+from cometmq.broker.refusals import Rejected, check_group
+from cometmq.broker.requests import Request
+from cometmq.broker.sessions import Session, Sessions
+from cometmq.broker.tenures import Tenures
+from cometmq.protocol import Empty, GroupHeartbeat, GroupLeave, Status
+
+Body = list[memoryview]
+MEMBERS_MAX = 10_000
+SUBSCRIPTIONS_MAX = 1024
+TIMEOUT_MIN_MS = 100
+TIMEOUT_MAX_MS = 24 * 3600 * 1000
+HEARTBEATS = 3
+"""A member is heard so often in a session timeout, whatever it asks for."""
+GENERATIONS = 1_000_000
+"""In one epoch: so that no generation comes twice, though membership is not in the log."""
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """All groups with members at this broker."""
+
+    def __init__(
+        self, sessions: Sessions, park: Park, gate: Gate, tenures: Tenures, planner: Planner
+    ) -> None:
+        self._sessions = sessions
+        self._park = park
+        self._gate = gate
+        self._tenures = tenures
+        self._planner = planner
+        self.groups: dict[str, Group] = {}
+        self._returning: dict[str, tuple[set[str], float]] = {}
+        """Members of the log's claims that a start waits for, and until when."""
+        self._generation = 0
+        self.rebalances = 0
+        """How often queues went to other members."""
+        self.hand_overs: list[float] = [0, 0.0, 0.0]
+        """How many queues were handed over; how long that took, in s: in all, and the longest."""
+
+    def begin(self, epoch: int) -> None:
+        """The log is open: who held claims when it was closed gets one session time to rejoin."""
+        self._generation = epoch * GENERATIONS
+        now_s = self._sessions.now_s()
+        for (group, _, _), holder in self._tenures.claims.items():
+            names, until_s = self._returning.get(group, (set[str](), 0.0))
+            names.add(holder.member)
+            self._returning[group] = names, max(until_s, now_s + holder.timeout_ms / 1000)
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def heartbeat(self, request: Request, header: GroupHeartbeat, body: Body) -> None:
+        self._check(header)
+        self._gate.check(request.session, "GROUP_HEARTBEAT", f"group:{header.group}")
+        group = self.groups.get(header.group) or Group(header.group)
+        member = group.members.get(header.member)
+        if member is None or _differs(member, header):
+            self._check_join(group, Member(header, request.session, 0.0))
+        # An older heartbeat of the same member that still waits here is answered first.
+        self._park.release(_key(header.group, header.member))
+        now_s = self._sessions.now_s()
+        if member is None:
+            self.groups[header.group] = group
+            member = group.members[header.member] = Member(header, request.session, now_s)
+            self._returned(header.group, header.member)
+            replan = True
+        else:
+            replan = _differs(member, header)
+        member.said, member.heard_s = header, now_s
+        self._bind(group, member, request.session)
+        if replan:
+            self._plan(group)
+        self._answer_or_park(request, group, member)
+
+    def leave(self, request: Request, header: GroupLeave, body: Body) -> None:
+        check_group(header.group)
+        self._gate.check(request.session, "GROUP_LEAVE", f"group:{header.group}")
+        group = self.groups.get(header.group)
+        member = None if group is None else group.members.get(header.member)
+        if group is not None and member is not None:
+            self._remove(group, member, "it left")
+        request.answer(Empty())
+
+    # --- news ---------------------------------------------------------------------------------
+
+    def claims_changed(self, groups: set[str]) -> None:
+        """Queues were claimed or let go: who waits for one hears of it."""
+        for name in groups:
+            group = self.groups.get(name)
+            if group is not None:
+                self._advise(group)
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic was made, changed or deleted."""
+        for group in list(self.groups.values()):
+            if any(topic in member.topics for member in group.members.values()):
+                self._plan(group)
+
+    def tick(self) -> None:
+        """Give up members that are silent, and advice that nobody follows."""
+        now_s = self._sessions.now_s()
+        waited = [name for name, (_, until_s) in self._returning.items() if now_s >= until_s]
+        for name in waited:
+            del self._returning[name]
+            if name in self.groups:
+                self._plan(self.groups[name])
+        for group in list(self.groups.values()):
+            for member in list(group.members.values()):
+                if member.silent_s(now_s) > member.timeout_s:
+                    self._remove(group, member, "it was silent for longer than its timeout")
+            if self._declined(group, now_s):
+                self._plan(group)
+
+    def timeout_ms_of(self, group: str, member: str) -> int | None:
+        """How long a member may be silent; None for one that is not known here."""
+        found = self.groups.get(group)
+        known = None if found is None else found.members.get(member)
+        return None if known is None else known.said.session_timeout_ms
+
+    # --- joining and leaving ------------------------------------------------------------------
+
+    def _check(self, header: GroupHeartbeat) -> None:
+        check_group(header.group)
+        check_member(header.member)
+        topics = [each.topic for each in header.subscriptions]
+        if not 1 <= len(topics) <= SUBSCRIPTIONS_MAX or len(set(topics)) < len(topics):
+            raise Rejected(
+                Status.BAD_REQUEST,
+                f"a member with {len(topics)} subscriptions: give 1 to {SUBSCRIPTIONS_MAX}, each "
+                "topic once",
+            )
+        for topic in topics:
+            if not is_name(topic):
+                raise Rejected(Status.BAD_NAME, f"{shown(topic)} is no topic name")
+        if not TIMEOUT_MIN_MS <= header.session_timeout_ms <= TIMEOUT_MAX_MS:
+            raise Rejected(
+                Status.BAD_REQUEST,
+                f"a session timeout of {header.session_timeout_ms} ms: give {TIMEOUT_MIN_MS} to "
+                f"{TIMEOUT_MAX_MS}",
+            )
+        self._check_strategy(header.strategy)
+        mode = self._tenures.claims.mode(header.group)
+        if mode not in ("", MODE):
+            raise Rejected(
+                Status.REFUSED,
+                f"group {shown(header.group)} consumes by {mode}, not by {MODE}: use another group",
+            )
+
+    def _check_strategy(self, name: str) -> None:
+        known = self._planner.strategies
+        if not known:
+            raise Rejected(
+                Status.REFUSED,
+                "no plugin of this broker brings a rebalance strategy: enable one, such as sticky",
+            )
+        if name and name not in known:
+            raise Rejected(
+                Status.REFUSED,
+                f"no plugin of this broker brings the rebalance strategy {shown(name)}, there are "
+                f"{', '.join(known)}: choose one of them, or enable its plugin",
+            )
+
+    def _check_join(self, group: Group, joining: Member) -> None:
+        if len(group.members) >= MEMBERS_MAX and joining.name not in group.members:
+            raise Rejected(
+                Status.LIMIT_REACHED,
+                f"group {shown(group.name)} has {len(group.members)} members, the most that one "
+                "group may have: use another group",
+            )
+        for other in group.members.values():
+            if other.name == joining.name or not (joining.said.strict or other.said.strict):
+                continue
+            if other.subscriptions() != joining.subscriptions():
+                raise Rejected(Status.REFUSED, differing(group.name, other, joining))
+
+    def _returned(self, group: str, member: str) -> None:
+        """One less to wait for after a start."""
+        names, _ = self._returning.get(group, (set[str](), 0.0))
+        names.discard(member)
+        if not names:
+            self._returning.pop(group, None)
+
+    def _bind(self, group: Group, member: Member, session: Session) -> None:
+        """The member ends with its session, unless the same client goes on in another one."""
+        key = self, group.name, member.name
+        if member.session is not session:
+            member.session.on_end.pop(key, None)
+            member.session = session
+
+        def ended() -> None:
+            if not session.replaced and group.members.get(member.name) is member:
+                self._remove(group, member, "its connection ended")
+
+        session.on_end[key] = ended
+
+    def _remove(self, group: Group, member: Member, reason: str) -> None:
+        logger.info("member %s leaves group %s: %s", member.name, group.name, reason)
+        del group.members[member.name]
+        member.session.on_end.pop((self, group.name, member.name), None)
+        if not group.members:
+            del self.groups[group.name]
+        # Whoever still waits under its name hears that it is out.
+        self._park.release(_key(group.name, member.name))
+        self._tenures.void(self._tenures.held(group.name, member.name))
+        if group.members:
+            self._plan(group)
+
+    # --- advice -------------------------------------------------------------------------------
+
+    def _plan(self, group: Group) -> None:
+        now_s = self._sessions.now_s()
+        before, warned = group.target, group.warnings
+        group.target = self._planner.plan(group, now_s)
+        if group.name in self._returning:
+            # Queues stay where they are until everybody is back, or had the time to be.
+            holders = self._planner.holders(group)
+            group.target = {q: name for q, name in holders.items() if name in group.members}
+        for warning in set(group.warnings) - set(warned):
+            logger.warning("%s", warning)
+        moved = [q for q, name in group.target.items() if before.get(q, name) != name]
+        group.moving = {q: at for q, at in group.moving.items() if q in group.target}
+        group.moving.update((queue, now_s) for queue in moved)
+        self.rebalances += bool(moved)
+        self._advise(group)
+
+    def _advise(self, group: Group) -> None:
+        """Tell each member what it may claim now: what nobody else holds any more."""
+        now_s = self._sessions.now_s()
+        holders = self._planner.holders(group) if group.members else {}
+        queues: dict[str, list[QueueName]] = {name: [] for name in group.members}
+        for queue, name in sorted(group.target.items()):
+            if name in queues and holders.get(queue, name) == name:
+                queues[name].append(queue)
+                if holders.get(queue) == name:
+                    self._handed_over(group, queue, now_s)
+        told = [
+            member
+            for member in group.members.values()
+            if self._tell(group, member, queues[member.name], holders, now_s)
+        ]
+        for member in told:
+            self._park.fire(_key(group.name, member.name))
+
+    def _tell(
+        self,
+        group: Group,
+        member: Member,
+        queues: Sequence[QueueName],
+        holders: dict[QueueName, str],
+        now_s: float,
+    ) -> bool:
+        """Note what a member should claim; True if that is news."""
+        missing = [queue for queue in queues if holders.get(queue) != member.name]
+        member.since = {queue: member.since.get(queue, now_s) for queue in missing}
+        advice = Advice(tuple(queues), group.leading().subscriptions(), group.warnings)
+        if advice == member.advice and member.generation:
+            return False
+        self._generation += 1
+        member.advice = advice
+        member.generation = group.generation = self._generation
+        return True
+
+    def _handed_over(self, group: Group, queue: QueueName, now_s: float) -> None:
+        began_s = group.moving.pop(queue, None)
+        if began_s is not None:
+            count, total_s, longest_s = self.hand_overs
+            took_s = now_s - began_s
+            self.hand_overs = [count + 1, total_s + took_s, max(longest_s, took_s)]
+
+    def _declined(self, group: Group, now_s: float) -> bool:
+        """Whether a member let a session time pass without claiming what it should."""
+        found = False
+        for member in group.members.values():
+            for queue, since_s in list(member.since.items()):
+                if now_s - since_s > member.timeout_s and len(group.members) > 1:
+                    member.declined[queue] = now_s + member.timeout_s
+                    member.since[queue] = now_s
+                    found = True
+        return found
+
+    def _answer_or_park(self, request: Request, group: Group, member: Member) -> None:
+        header = member.said
+        member.parked = False
+        waiting = _ParkedHeartbeat(self, request, header)
+        wait_ms = min(header.wait_ms, header.session_timeout_ms // HEARTBEATS)
+        if header.known == member.generation and wait_ms:
+            member.parked = self._park.hold(waiting, [_key(group.name, member.name)], wait_ms)
+            if member.parked:
+                request.session.on_end[waiting] = lambda: self._park.drop(waiting)
+                return
+        request.answer(advice_reply(group, member))
+
+
+class _ParkedHeartbeat:
+    """A heartbeat that waits for its member's advice to change."""
+
+    __slots__ = ("_coordinator", "_header", "_request")
+
+    def __init__(self, coordinator: Coordinator, request: Request, header: GroupHeartbeat) -> None:
+        self._coordinator = coordinator
+        self._request = request
+        self._header = header
+
+    def retry(self) -> bool:
+        group = self._coordinator.groups.get(self._header.group)
+        member = None if group is None else group.members.get(self._header.member)
+        if member is not None and member.generation == self._header.known:
+            return False
+        self.answer_empty()
+        return True
+
+    def answer_empty(self) -> None:
+        request, header = self._request, self._header
+        request.session.on_end.pop(self, None)
+        group = self._coordinator.groups.get(header.group)
+        member = None if group is None else group.members.get(header.member)
+        if not request.session.open:
+            request.drop()
+        elif group is None or member is None:
+            request.fail(
+                Status.RETRY,
+                f"member {shown(header.member)} is not in group {shown(header.group)} any more: "
+                "join it again",
+            )
+        else:
+            member.parked = False
+            request.answer(advice_reply(group, member))
+
+
+def _key(group: str, member: str) -> tuple[str, str, str]:
+    """Under which a member's heartbeat is parked."""
+    return "group-heartbeat", group, member
+
+
+def _differs(member: Member, header: GroupHeartbeat) -> bool:
+    """Whether what a member says now may change who should have what."""
+    old = member.said
+    return (old.subscriptions, old.version, old.strategy, old.room, old.strict) != (
+        header.subscriptions,
+        header.version,
+        header.strategy,
+        header.room,
+        header.strict,
+    )

@@ -1,0 +1,1 @@
+"""Rebalance strategies, a plugin each: how the queues of a group are shared among its members."""
