@@ -259,6 +259,9 @@ class _Inspection:
         if span.flaw:
             text = f"{file} is no part of this log: {span.flaw}; move it away or restore it"
             self._find("damage", file, position, text)
+        elif problem.kind == "newer":
+            text = f"{place}; use the newer release that wrote it, this one reads what is before it"
+            self._find("damage", file, position, text)
         elif position < self._proven or span is not last:
             text = f"{place}; this was whole once: restore the file from a copy or a replica"
             self._find("damage", file, position, text)

@@ -15,6 +15,7 @@ from cometmq.log.records import KindName, read_records
 
 CORE_KINDS: dict[str, int] = {kind.name.lower().replace("_", "-"): int(kind) for kind in Kind}
 """Names and numbers of the kinds that need no kind-name batch."""
+_CORE_NUMBERS = frozenset(CORE_KINDS.values())
 FIRST_FREE = 16
 """Numbers below are the core's, now or later."""
 LAST = 255
@@ -56,6 +57,10 @@ class Kinds:
             if entry.name == name and not entry.dropped:
                 return entry.number
         return None
+
+    def knows(self, number: int) -> bool:
+        """Whether the number is one of the core's, or was named in this log."""
+        return number in _CORE_NUMBERS or number in self._entries
 
     def live(self) -> list[KindName]:
         """Named kinds whose state counts."""

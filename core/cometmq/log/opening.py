@@ -15,6 +15,14 @@ START_STEP_BYTES = 1 << 20
 
 def check_absent(state: State, settings: LogSettings) -> None:
     """Raises LogError if the log holds state of views that nobody brought and nobody gave up."""
+    unknown = [f"batch-kind-{number}" for number in sorted(state.unknown_kinds)]
+    unknown = [name for name in unknown if name not in settings.drop_state]
+    if unknown:
+        raise LogError(
+            f"the log holds {', '.join(unknown)}, which this release does not know: start the"
+            " broker of the newer release that wrote it, or give that state up for good"
+            f" (--drop-state {unknown[0]})"
+        )
     absent = [name for name in state.absent() if name not in settings.drop_state]
     if absent:
         names = ", ".join(absent)

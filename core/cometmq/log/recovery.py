@@ -35,6 +35,8 @@ Verdict = Literal["torn", "damage", "foreign"]
 
 NEXT_STEP = "ask `mq doctor` (`mq log inspect` shows the batches), put the file right, start again"
 
+NEWER_STEP = "start the broker of the newer release that wrote it"
+
 
 class Recovered(msgspec.Struct):
     """What a start found."""
@@ -108,6 +110,8 @@ class _Recovery:
                 f"{span.segment.name} and every other segment lacks an intact first batch, so it"
                 f" can't be told which log this is; {NEXT_STEP}"
             )
+            if isinstance(first[1], Problem) and first[1].kind == "newer":
+                found.in_doubt = f"{span.segment.name} begins with {first[1].reason}; {NEWER_STEP}"
         return found
 
     def run(self, log_id: bytes) -> Recovered:
@@ -200,7 +204,10 @@ class _Recovery:
         place = f"{name} has no intact batch at position {position} ({problem.reason})"
         flawed = [span for span in self._all if span.flaw and span.end > position]
         verdict, other = self._verdict(problem)
-        if flawed:
+        if problem.kind == "newer":
+            # No crash leaves such bytes; to cut them would throw away what somebody acknowledged.
+            found.in_doubt = f"{place}; {NEWER_STEP}"
+        elif flawed:
             # Whatever that file is, it is not a torn end of ours.
             found.in_doubt = (
                 f"{flawed[0].segment.name} is no part of this log: {flawed[0].flaw}; {NEXT_STEP}"

@@ -22,10 +22,13 @@ from cometmq.batch.layout import (
     LENGTH_MIN,
     MAGIC,
     OPENING,
+    PRODUCER_CRC_AT,
     SEALED_AT,
     STAMP,
     STAMP_AT,
     STAMPED_BYTES,
+    U32,
+    VERSION,
 )
 from cometmq.errors import BatchError
 
@@ -37,7 +40,7 @@ WINDOW_BYTES = 4 << 20
 BLOCK_BYTES = 4096
 """How much is given up at once where the disk refuses to read."""
 
-ProblemKind = Literal["zeros", "short", "header", "body", "unreadable"]
+ProblemKind = Literal["zeros", "short", "header", "body", "unreadable", "newer"]
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 
@@ -49,7 +52,8 @@ class Problem(msgspec.Struct, frozen=True):
     kind: ProblemKind
     """`zeros`: nothing but zeros from here to the end (prepared space, or never written);
     `short`: the bytes end inside this batch; `header`: no intact header; `body`: the header is
-    intact, what it seals is not; `unreadable`: the disk refused to read."""
+    intact, what it seals is not; `unreadable`: the disk refused to read; `newer`: a batch that
+    another release wrote and this one does not understand, nothing that a crash leaves."""
     reason: str
     """A clause for people, without the position."""
     resume: int
@@ -154,11 +158,18 @@ class _Place(NamedTuple):
 def _diagnose(place: _Place, view: memoryview, seed: int, error: BatchError) -> Problem:
     """What lies at a place whose bytes are `view`; `error` says why it is no intact batch."""
     position, end = place.position, place.end
+    if view[:3] == _MAGIC_BYTES[:3] and len(view) >= LENGTH_MIN and view[3] > VERSION:
+        reason = f"a batch of format version {view[3]}; this release reads up to {VERSION}"
+        return Problem(position, "newer", reason, position + 1)
     length = _proven_length(view, position, seed)
     if length is not None and length > len(view):
         reason = f"{length - len(view)} of the batch's {length} bytes are missing"
         return Problem(position, "short", reason, end)
     if length is not None:
+        sealed = crc32c(view[SEALED_AT:length])
+        if sealed == U32.unpack_from(view, PRODUCER_CRC_AT)[0]:
+            reason = f"both CRCs are right, but this release does not understand it ({error})"
+            return Problem(position, "newer", reason, position + length)
         return Problem(position, "body", str(error), position + length)
     zeros = _zeros_until(place)
     if zeros == end:

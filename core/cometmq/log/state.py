@@ -40,6 +40,8 @@ class State:
                 raise ValueError(f"two state views have the name {view.name!r}; rename one")
             self._views[view.name] = view
         self._strangers: set[str] = set()
+        self.unknown_kinds: set[int] = set()
+        """Numbers of batch kinds that were seen and that neither this release nor the log names."""
         self._by_kind: list[tuple[StateView, ...]] = []
         self.message_views: tuple[StateView, ...] = ()
         self._arrange()
@@ -47,8 +49,11 @@ class State:
     def apply(self, batch: Batch) -> None:
         """Take one stamped batch."""
         kind = batch.kind
-        for view in self._by_kind[kind]:
+        views = self._by_kind[kind]
+        for view in views:
             view.apply(batch)
+        if not views and not self.kinds.knows(kind):
+            self.unknown_kinds.add(kind)
         if kind == Kind.KIND_NAME:
             self._take_drops(read_records(KindName, batch))
             self._arrange()
@@ -74,6 +79,7 @@ class State:
         for view in self._views.values():
             view.reset()
         self._strangers.clear()
+        self.unknown_kinds.clear()
         self._arrange()
 
     def absent(self) -> list[str]:

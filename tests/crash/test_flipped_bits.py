@@ -1,0 +1,140 @@
+"""Every bit of a segment, its index and a checkpoint, flipped in turn.
+
+A flip is either harmless, repaired from the log, or told with file and position while the rest is
+served; at the unproven end of the log it may be a cut that is told and kept. Never wrong bytes,
+never a silent skip.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cometmq.environment import Environment
+from cometmq.errors import LogError
+from cometmq.interfaces import Storage
+from cometmq.log import LogSettings
+from cometmq.testing.files import FaultyFiles
+from cometmq.testing.log_kit import DATA, LogKit, in_loop
+from cometmq.testing.log_reader import Seen, consume
+from cometmq_plugins.group_commit import GroupCommit
+from cometmq_plugins.segments import SegmentStorage
+
+SETTINGS = LogSettings(mark_idle_ms=100)
+
+
+def storage(environment: Environment, data: str) -> Storage:
+    return SegmentStorage(
+        environment,
+        environment.files,
+        data,
+        persistent=True,
+        step_bytes=1 << 12,
+        reserve_bytes=1 << 13,
+    )
+
+
+@pytest.fixture
+def kit() -> LogKit:
+    return LogKit(storage, lambda: GroupCommit("disk", 500))
+
+
+async def two_segments(kit: LogKit, *, clean: bool) -> None:
+    """Two queues in two segments with whole checkpoints; an end with or without a mark."""
+    log = await kit.open(settings=SETTINGS)
+    await kit.send(0, 2)
+    await kit.send(1, 1)
+    await kit.send(0, 1)
+    log.roll()
+    await kit.settle(1)
+    await kit.send(0, 2)
+    await kit.send(1, 2)
+    if clean:
+        await log.close()
+    kit.kill()
+    files = kit.environment.files
+    for path in [*kit.content(), f"{DATA}/log/reserve"]:
+        files.open(path).sync_blocking()
+    for folder in (DATA, f"{DATA}/log"):
+        files.sync_folder(folder)
+
+
+async def judge(kit: LogKit, before: Seen, unproven: int, what: str) -> str:
+    """Start on a harmed folder; what became of it, in a word. `unproven`: from here on a flip may
+    be taken for a torn end."""
+    try:
+        log = await kit.open(settings=SETTINGS)
+    except LogError as error:
+        assert "restore" in str(error) or "look at it" in str(error), f"{what}: {error}"
+        return "refused"
+    report = kit.report
+    seen = await consume(log)
+    for place, body in seen.bodies.items():
+        assert before.bodies.get(place) == body, f"{what}: {place} has other bytes"
+    missing = before.bodies.keys() - seen.bodies.keys()
+    untold = {place for place in missing - seen.damaged if place[1] < seen.ends[place[0]]}
+    assert not untold, f"{what}: {untold} are skipped without a word"
+    beyond = missing - seen.damaged
+    if report.cuts:
+        (cut,) = report.cuts
+        assert cut.position >= unproven, f"{what}: {cut} of what was proven to be on disk"
+        assert kit.environment.files.read_file(cut.kept), f"{what}: nothing was kept"
+        return "cut"
+    if report.in_doubt:
+        assert "position" in report.in_doubt or ".seg" in report.in_doubt, what
+        return "doubt"
+    assert not beyond, f"{what}: {beyond} are gone"
+    if missing:
+        assert all(".seg" in detail or "position" in detail for detail in seen.details), what
+        return "damaged"
+    return "harmless"
+
+
+def flipped(files: FaultyFiles, path: str, at: int, bit: int) -> FaultyFiles:
+    copy = files.crash()
+    old = copy.read_file(path)[at]
+    file = copy.open(path)
+    file.write(at, [bytes([old ^ (1 << bit)])])
+    file.sync_blocking()
+    return copy
+
+
+async def sweep(kit: LogKit, *, every: int, bits: int) -> dict[str, int]:
+    """Flip `bits` bits of every `every`-th byte of every file but prepared zeros; how often each
+    thing came of it."""
+    files = kit.environment.files.crash()
+    kit.environment.files = files.crash()
+    before = await consume(await kit.open(settings=SETTINGS))
+    assert len(before.bodies) == 8
+    unproven = max(batch.synced_before for batch in kit.batches() if batch.epoch == 1)
+    kit.kill()
+    kit.environment.files = files
+    outcomes: dict[str, int] = {}
+    for path, content in sorted(kit.content().items()):
+        for at in range(0, len(content), every):
+            for bit in range(at, at + bits):
+                kit.environment.files = flipped(files, path, at, bit % 8)
+                outcome = await judge(
+                    kit, before, unproven, f"bit {bit % 8} of byte {at} of {path}"
+                )
+                outcomes[outcome] = outcomes.get(outcome, 0) + 1
+                kit.kill()
+    return outcomes
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@in_loop
+async def test_flipped_bits_are_harmless_repaired_or_told(kit: LogKit, clean: bool) -> None:
+    await two_segments(kit, clean=clean)
+    outcomes = await sweep(kit, every=3, bits=1)
+    print(outcomes)
+    assert outcomes.keys() >= {"harmless", "doubt", "damaged", "cut"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("clean", [True, False])
+@in_loop
+async def test_every_flipped_bit_is_harmless_repaired_or_told(kit: LogKit, clean: bool) -> None:
+    await two_segments(kit, clean=clean)
+    outcomes = await sweep(kit, every=1, bits=8)
+    print(outcomes)
