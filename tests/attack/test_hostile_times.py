@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -56,3 +58,50 @@ def test_what_was_reported_as_not_stored_does_not_get_stored_later() -> None:
     rig.pass_time(1)
     assert late.done() and late.exception() is None
     assert rig.stored() == [b"first", b"late"]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from cometmq import Message, Producer
+from cometmq.errors import CometError
+from cometmq.testing import EmbeddedBroker
+
+def shoot(enough):
+    while not enough.wait(0.0015):
+        os.kill(os.getpid(), signal.SIGINT)
+
+with EmbeddedBroker() as broker, Producer(broker.address) as producer:
+    producer.send(Message("t", b"x"))
+    enough = threading.Event()
+    shooter = threading.Thread(target=shoot, args=(enough,))
+    interrupts = sent = 0
+    started = False
+    while interrupts < 300:
+        try:
+            if not started:
+                started = True
+                shooter.start()
+            producer.send(Message("t", b"one"))
+            producer.send_many([Message("t", b"many")] * 20)
+            sent += 1
+        except KeyboardInterrupt:
+            interrupts += 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    enough.set()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    producer.send(Message("t", b"last"))
+    producer.flush(10)
+print("alive")
+"""
+
+
+def test_ctrl_c_in_the_middle_of_anything_leaves_a_client_that_works() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    # Shots that hit the program itself, between its calls, end it; what matters is that it ends.
+    assert done.stdout == "alive\n" or "KeyboardInterrupt" in done.stderr, done.stderr

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
+from cometmq.client.ctrl_c import CtrlC
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Flow, Waitable, log
 from cometmq.errors import Closed
@@ -45,6 +46,7 @@ class Driver:
         self.engine = engine
         self.lock = threading.Lock()
         self._cond = threading.Condition(self.lock)
+        self._ctrl_c = CtrlC(self._wake)
         self._pid = os.getpid()
         self._waiting = 0
         self._driving = False
@@ -75,7 +77,7 @@ class Driver:
         except Closed:
             flow.close()
             raise
-        with self._cond:
+        with self._ctrl_c, self._cond:
             task = self.engine.spawn(flow)
             if self._driving:
                 self._wake()
@@ -90,7 +92,7 @@ class Driver:
     def do(self, change: Callable[[], T]) -> T:
         """Change the engine under its lock and send what that gives, without waiting."""
         self.check()
-        with self._cond:
+        with self._ctrl_c, self._cond:
             result = change()
             if self._driving:
                 self._wake()
@@ -106,7 +108,7 @@ class Driver:
         if waitable.done:
             return True
         self.check()
-        with self._cond:
+        with self._ctrl_c, self._cond:
             deadline_s = None if timeout_s is None else self.engine.now_s() + timeout_s
             self._wait(waitable, deadline_s)
             self._leave()
@@ -118,7 +120,7 @@ class Driver:
         if self._pid != os.getpid():
             return
         atexit.unregister(self._at_exit)
-        with self._cond:
+        with self._ctrl_c, self._cond:
             if self._closing:
                 return
             self._closing = True
@@ -135,7 +137,7 @@ class Driver:
 
     def when_done(self, waitable: Waitable[T], callback: Callable[[], object]) -> None:
         """Have `callback` called without the lock, by the thread that sees it end, or here."""
-        with self.lock:
+        with self._ctrl_c, self.lock:
             waitable.add_waiter(lambda: self.engine.deferred.append(callback))
         self._run_deferred()
 
@@ -161,7 +163,7 @@ class Driver:
             left_s = SLICE_S if deadline_s is None else min(SLICE_S, deadline_s - now_s)
             if left_s <= 0:
                 return
-            if self._closing:
+            if self._closing or self._ctrl_c.is_noted():
                 return
             if self._driving:
                 self._wait_turn(left_s)
