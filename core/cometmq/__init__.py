@@ -1,10 +1,18 @@
 """CometMQ: a durable message broker that a team composes out of plugins.
 
-`Producer`, `PullConsumer` and `Admin` are what an application needs; `cometmq.aio` has the same
+`Producer`, `Consumer`, `PullConsumer` and `Admin` are what an application needs; `cometmq.aio` has the same
 names, awaitable. `errors` names what can go wrong by what to do about it.
 """
 
-from cometmq.client import Admin, Producer, PullConsumer, Receipt, SendResult
+from cometmq.client import (
+    Admin,
+    Consumer,
+    HeldMessage,
+    Producer,
+    PullConsumer,
+    Receipt,
+    SendResult,
+)
 from cometmq.errors import (
     BufferFull,
     Closed,
@@ -30,9 +38,11 @@ __all__ = [
     "Closed",
     "CometError",
     "ConfigError",
+    "Consumer",
     "Damaged",
     "Expired",
     "Fenced",
+    "HeldMessage",
     "Message",
     "NotAvailable",
     "OutcomeUnknown",

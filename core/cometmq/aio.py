@@ -1,4 +1,4 @@
-"""The awaitable face: `Producer`, `PullConsumer` and `Admin` for one asyncio event loop.
+"""The awaitable face: `Producer`, the consumers and `Admin` for one asyncio event loop.
 
 The same names, arguments and promises as in `cometmq`; what waits there is awaited here, and no
 thread is used: the running loop watches the connection. `send_soon` returns a receipt as soon as
@@ -22,6 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from cometmq.client.administration import Administration
+from cometmq.client.aio_consumer import Consumer
 from cometmq.client.aio_driver import AioDriver
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Outcome, Receipt, SendResult
@@ -40,7 +41,7 @@ from cometmq.message import Message, ReceivedMessage
 from cometmq.protocol import BrokerInfoReply, OffsetsPart, Retention, TopicDescription, TopicInfo
 from cometmq.real_environment import RealEnvironment
 
-__all__ = ["Admin", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
+__all__ = ["Admin", "Consumer", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -146,7 +146,7 @@ class Cursor:
             self.place = behind if self.decoded is None else Place(last.offset + 1, behind.epoch)
             messages = part
         self.dirty = True
-        self._pass_marks()
+        self.pass_marks()
         return messages
 
     def put_back(self, messages: Decoded, after: int) -> None:
@@ -173,7 +173,7 @@ class Cursor:
 
     def _decode_next(self, log_id: bytes) -> bool:
         """Decode the next chunk that has messages for us."""
-        self._pass_marks()
+        self.pass_marks()
         while self.chunks:
             chunk = self.chunks.popleft()
             assert isinstance(chunk, memoryview) and self.place is not None
@@ -195,7 +195,7 @@ class Cursor:
                 self.decoded = (messages, 0, behind)
                 return True
             self.place = behind
-            self._pass_marks()
+            self.pass_marks()
         return False
 
     def _check(self, batch: Batch, log_id: bytes) -> None:
@@ -208,7 +208,7 @@ class Cursor:
                 f"queue {self.queue} of {self.topic}, incarnation {self.incarnation}"
             )
 
-    def _pass_marks(self) -> None:
+    def pass_marks(self) -> None:
         """At the end of an answer its place, with its epoch, becomes ours."""
         if self.decoded is not None:
             return

@@ -76,6 +76,10 @@ class Fetcher:
         if hungry:
             self._fetch(hungry)
 
+    def use_filter(self, expression: str) -> None:
+        """Ask with another filter from the next fetch on."""
+        self._options = msgspec.structs.replace(self._options, filter=expression)
+
     def hurry(self) -> None:
         """A place changed: ask now, not after the pause."""
         self._paused = False

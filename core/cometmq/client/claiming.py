@@ -1,0 +1,285 @@
+"""Claims: which queues are ours, by token, at the broker that holds them.
+
+Advice says what should be ours; only an accepted claim makes it so. A claim that the broker
+calls fenced is presented once more: after a broker's start it may still stand, and then nothing of
+the queue is handled twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from cometmq.client.cursor import Cursor, Place
+from cometmq.client.dispatch import Dispatch, Key
+from cometmq.client.engine import Engine, Timer
+from cometmq.client.flows import Flow, log, report_failure
+from cometmq.client.group_options import GroupOptions
+from cometmq.client.lane import Lane
+from cometmq.client.outcomes import failure
+from cometmq.client.runs import Run
+from cometmq.client.taking import Taker
+from cometmq.errors import Closed, CometError, ProtocolError, Retryable
+from cometmq.protocol import (
+    Claim,
+    ClaimPart,
+    ClaimReply,
+    ClaimResultPart,
+    CommitReply,
+    HeldQueue,
+    Operation,
+    PartStatus,
+    Release,
+    ReleasePart,
+    Status,
+    Token,
+)
+
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 1.0
+TRY_S = 10.0
+"""How long one claim or release is tried before it is looked at again."""
+
+
+class Claiming:
+    """Everything needs the driver's lock."""
+
+    def __init__(
+        self, engine: Engine, options: GroupOptions, dispatch: Dispatch, taker: Taker
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """What we hold has changed."""
+        self._engine = engine
+        self._options = options
+        self._dispatch = dispatch
+        self._taker = taker
+        self._member = engine.connection.client_id
+        self._wanted: set[Key] = set()
+        self._asked: set[Key] = set()
+        """A claim for them is out."""
+        self._stuck: dict[Key, Lane] = {}
+        """Their handler hangs: they are left to others until it returns."""
+        self._going: list[Lane] = []
+        self._look: Timer | None = None
+        dispatch.on_fenced = self.fenced
+        dispatch.on_progress = self._progress
+
+    def held(self) -> list[HeldQueue]:
+        """What we hold, for a heartbeat."""
+        return [HeldQueue(*key) for key in self._dispatch.lanes]
+
+    def advise(self, wanted: Collection[Key]) -> None:
+        """These queues should be ours, and no others."""
+        self._wanted = set(wanted)
+        for key, lane in list(self._dispatch.lanes.items()):
+            if key not in self._wanted:
+                self.let_go(lane)
+        self._claim_missing()
+
+    def let_go(self, lane: Lane) -> None:
+        """Release a queue as soon as what was handed out of it is finished."""
+        if not lane.draining:
+            lane.drain()
+            self._dispatch.silence(lane)
+            self._dispatch.wake()
+        self._progress(lane)
+
+    def fenced(self, lane: Lane) -> None:
+        """The broker does not know the token of this queue: ask whether it is still ours."""
+        if not (lane.lost or lane.halted):
+            lane.halted = True
+            self._soon()
+
+    def force(self, lane: Lane) -> None:
+        """Release a queue now, whatever is unfinished of it."""
+        if not lane.lost:
+            lane.lost = True
+            self._dispatch.silence(lane)
+            self._release(lane)
+
+    def look_for_stuck(self) -> None:
+        """Hand over the queues of handlers that are at one message for too long."""
+        now_s = self._engine.now_s()
+        for key, lane in list(self._dispatch.lanes.items()):
+            for run in lane.runs:
+                over_s = now_s - run.since_s
+                if run.begun and not run.finished and over_s > self._options.max_poll_s:
+                    if not lane.lost:
+                        _warn_of(run, over_s)
+                        self._stuck[key] = lane
+                        self.force(lane)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _progress(self, lane: Lane) -> None:
+        """Something of a queue that is about to go was finished."""
+        key = lane.key
+        if self._stuck.get(key) is lane and not lane.busy:
+            del self._stuck[key]
+            self._soon()
+        if lane.draining and lane.drained:
+            self.force(lane)
+
+    def _soon(self) -> None:
+        """Look at what is to be claimed, once for all changes of a step."""
+        if self._look is None:
+            self._look = self._engine.at(self._engine.now_s(), self._claim_missing)
+
+    def _claim_missing(self) -> None:
+        self._look = None
+        lanes = self._dispatch.lanes
+        keys = [lane.key for lane in lanes.values() if lane.halted and not lane.lost]
+        if not self._dispatch.stopping:
+            keys += [key for key in sorted(self._wanted) if key not in lanes]
+        keys = [key for key in keys if key not in self._asked and key not in self._stuck]
+        if keys:
+            self._asked.update(keys)
+            self._spawn(self._claim(keys))
+
+    async def _claim(self, keys: Sequence[Key]) -> None:
+        """Claim queues; those that can't be had now are claimed again later."""
+        options = self._options
+        parts = [self._claim_part(key) for key in keys]
+        header = Claim(options.group, self._member, parts, options.start_text)
+        pause_s = 0.0
+        try:
+            deadline_s = self._engine.now_s() + TRY_S
+            reply = await self._engine.ask(Operation.CLAIM, header, ClaimReply, deadline_s)
+            if len(reply.parts) != len(keys):
+                raise ProtocolError(f"{len(reply.parts)} answers for {len(keys)} claims")
+            for key, part in zip(keys, reply.parts, strict=True):
+                pause_s = max(pause_s, self._answered(key, part))
+        except Closed:
+            return
+        except CometError as error:
+            log.warning("group %s: queues can't be claimed yet: %s", options.group, error)
+            pause_s = RETRY_MAX_S
+        finally:
+            self._asked.difference_update(keys)
+        if pause_s:
+            self._engine.at(self._engine.now_s() + pause_s, self._claim_missing)
+        else:
+            self._soon()
+
+    def _claim_part(self, key: Key) -> ClaimPart:
+        lane = self._dispatch.lanes.get(key)
+        if lane is None:
+            return ClaimPart(*key)
+        return ClaimPart(*key, lane.cursor.incarnation, lane.token)
+
+    def _answered(self, key: Key, part: ClaimResultPart) -> float:
+        """Take the answer for one queue; returns after how many seconds to ask again, or 0."""
+        lane = self._dispatch.lanes.get(key)
+        if part.status == Status.OK and part.token is not None:
+            if lane is not None and part.kept:
+                _renew(lane, part.token)
+                lane.topic.fetcher.hurry()
+                self._dispatch.wake()
+                return 0.0
+            if lane is not None:
+                self._dispatch.remove(lane)
+            self._begin(key, part, part.token)
+            return 0.0
+        if lane is not None:
+            self._dispatch.remove(lane)
+            self.on_change()
+        error = failure(part.status, part.detail, part.retry_after_ms)
+        log.log(
+            10 if isinstance(error, Retryable) else 30,
+            "group %s: queue %d of %s can't be claimed yet: %s",
+            self._options.group,
+            key[1],
+            key[0],
+            error,
+        )
+        return min(RETRY_MAX_S, max(RETRY_MIN_S, part.retry_after_ms / 1000))
+
+    def _begin(self, key: Key, part: ClaimResultPart, token: Token) -> None:
+        """A queue is ours from now on."""
+        cursor = Cursor(*key, part.incarnation)
+        cursor.token = token
+        cursor.move(part.offset, part.epoch)
+        topic = self._dispatch.topics[key[0]]
+        lane = Lane(topic, cursor, self._taker, self._options.prefetch_messages)
+        self._dispatch.add(lane)
+        if key not in self._wanted or self._dispatch.stopping:
+            self.let_go(lane)
+        self.on_change()
+
+    def _release(self, lane: Lane) -> None:
+        """Give a queue back, together with all others of this step."""
+        self._going.append(lane)
+        if len(self._going) == 1:
+            self._engine.at(self._engine.now_s(), self._release_all)
+
+    def _release_all(self) -> None:
+        lanes, self._going = self._going, []
+        self._spawn(self._release_flow(lanes))
+
+    async def _release_flow(self, lanes: list[Lane]) -> None:
+        parts = [_release_part(lane) for lane in lanes]
+        left = list(zip(lanes, parts, strict=True))
+        while left:
+            header = Release(self._options.group, self._member, [part for _, part in left])
+            try:
+                deadline_s = self._engine.now_s() + TRY_S
+                reply = await self._engine.ask(Operation.RELEASE, header, CommitReply, deadline_s)
+            except Closed:
+                return
+            except Retryable:
+                continue  # held until the broker knows better: somebody waits for it
+            except CometError as error:
+                log.warning("group %s: queues can't be released: %s", self._options.group, error)
+                reply = CommitReply([PartStatus(Status.OK)] * len(left))
+            again = []
+            for (lane, part), answer in zip(left, reply.parts, strict=False):
+                if answer.retry_after_ms or answer.status == Status.RETRY:
+                    again.append((lane, part))
+                else:
+                    self._released(lane, answer)
+            left = again
+            if left:
+                await self._engine.sleep(RETRY_MIN_S)
+
+    def _released(self, lane: Lane, answer: PartStatus) -> None:
+        # Fenced: it was released before, or somebody else has it; both are what was wanted.
+        if answer.status not in (Status.OK, Status.FENCED):
+            error = failure(answer.status, answer.detail)
+            log.warning("queue %d of %s: release: %s", lane.key[1], lane.key[0], error)
+        self._dispatch.remove(lane)
+        self.on_change()
+        self._soon()
+
+    def _spawn(self, flow: Flow[None]) -> None:
+        report_failure(self._engine.spawn(flow), f"group {self._options.group}")
+
+
+def _renew(lane: Lane, token: Token) -> None:
+    """The claim still stands, under a new token: go on where we are."""
+    cursor = lane.cursor
+    cursor.token = token
+    cursor.call = None
+    cursor.error = None
+    cursor.raised = False
+    lane.halted = False
+    lane.committed = Place(0, 0)  # what was committed last may have to be committed again
+
+
+def _release_part(lane: Lane) -> ReleasePart:
+    place = lane.settle()
+    cursor = lane.cursor
+    token = lane.token or Token()
+    if place == lane.committed:
+        return ReleasePart(*lane.key, token, None, 0, cursor.incarnation)
+    return ReleasePart(*lane.key, token, place.offset, place.epoch, cursor.incarnation)
+
+
+def _warn_of(run: Run, over_s: float) -> None:
+    message = run.messages[min(run.done, len(run.messages) - 1)]
+    log.warning(
+        "the handler is at offset %d of queue %d of %s for %.1f s: the queue is left to others; "
+        "give it more time with max_poll=..., or do less for a message",
+        message.offset,
+        message.queue,
+        message.topic,
+        over_s,
+    )

@@ -1,0 +1,84 @@
+"""Clustering: the members of a group share the queues of its topics, each queue one member's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cometmq.client.claiming import Claiming
+from cometmq.client.dispatch import Dispatch
+from cometmq.client.engine import Engine
+from cometmq.client.flows import log
+from cometmq.client.group_options import GroupOptions, Lease
+from cometmq.client.membership import Membership
+from cometmq.client.taking import Taker
+from cometmq.errors import CometError
+from cometmq.protocol import GroupAdvice, Subscription
+
+GOODBYE_S = 2.0
+"""How long a broker that does not answer can hold up a good-bye."""
+
+
+class Clustering:
+    """Membership and claims of one consumer. Everything needs the driver's lock."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: GroupOptions,
+        dispatch: Dispatch,
+        taker: Taker,
+        lease: Lease,
+        on_failure: Callable[[CometError], None],
+    ) -> None:
+        self._engine = engine
+        self._dispatch = dispatch
+        self._claiming = Claiming(engine, options, dispatch, taker)
+        self._membership = Membership(
+            engine, options, lease, self._claiming.held, self._advised, on_failure
+        )
+        self._claiming.on_change = self._membership.nudge
+
+    def start(self) -> None:
+        """Join the group."""
+        self._membership.start()
+
+    def subscribed(self) -> None:
+        """The topics or their tags have changed."""
+        self._membership.subscribe(
+            [Subscription(topic.name, topic.expression) for topic in self._dispatch.topics.values()]
+        )
+
+    def check(self) -> None:
+        """Hand over queues whose handler hangs."""
+        self._claiming.look_for_stuck()
+
+    async def leave(self, deadline_s: float) -> None:
+        """Finish what is handed out until `deadline_s`, release with the last commits, leave."""
+        engine, dispatch = self._engine, self._dispatch
+        for lane in list(dispatch.lanes.values()):
+            lane.wait_for_acks = False  # who iterated has come to close; nobody is left to ack
+            self._claiming.let_go(lane)
+        while not all(lane.lost for lane in dispatch.lanes.values()):
+            if engine.now_s() >= deadline_s:
+                break
+            await engine.until(dispatch.empty, min(deadline_s, engine.now_s() + 0.05))
+        for lane in list(dispatch.lanes.values()):
+            self._claiming.force(lane)
+        goodbye_s = engine.now_s() + GOODBYE_S
+        if dispatch.lanes:
+            await engine.until(dispatch.empty, goodbye_s)
+        try:
+            await self._membership.leave(goodbye_s)
+        except CometError as error:
+            log.debug("the broker did not hear the good-bye: %s", error)
+
+    def _advised(self, advice: GroupAdvice) -> None:
+        topics = self._dispatch.topics
+        for subscription in advice.subscriptions:
+            topic = topics.get(subscription.topic)
+            if topic is not None:
+                self._dispatch.use(topic, subscription.filter)
+        self._claiming.advise(
+            [(queue.topic, queue.queue) for queue in advice.queues if queue.topic in topics]
+        )
+        self._dispatch.wake()

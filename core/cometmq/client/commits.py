@@ -1,0 +1,64 @@
+"""Telling the broker, for a group, how far queues are finished."""
+
+from __future__ import annotations
+
+from cometmq.client.cursor import Place
+from cometmq.client.dispatch import Dispatch
+from cometmq.client.engine import Engine
+from cometmq.client.flows import log
+from cometmq.client.lane import Lane
+from cometmq.client.offsets import commit_failures
+from cometmq.errors import CometError, Fenced
+from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
+
+
+class Commits:
+    """Commits of all queues of a consumer. Everything needs the driver's lock."""
+
+    def __init__(self, engine: Engine, group: str, dispatch: Dispatch, timeout_s: float) -> None:
+        self._engine = engine
+        self._group = group
+        self._dispatch = dispatch
+        self._timeout_s = timeout_s
+
+    async def commit(self) -> None:
+        """Store the lowest unfinished offset of each queue that moved.
+
+        A queue that turns out not to be ours is no error. Raises Refused, Retryable,
+        OutcomeUnknown; then the next commit covers what is missing.
+        """
+        moved: list[tuple[Lane, Place]] = []
+        for lane in self._dispatch.lanes.values():
+            place = lane.settle()
+            if place != lane.committed and not (lane.lost or lane.halted):
+                moved.append((lane, place))
+        if not moved:
+            return
+        header = Commit(self._group, [_part(lane, place) for lane, place in moved])
+        deadline_s = self._engine.now_s() + self._timeout_s
+        reply = await self._engine.ask(Operation.COMMIT, header, CommitReply, deadline_s)
+        failed = commit_failures(reply, header.parts)
+        first: CometError | None = None
+        for at, (lane, place) in enumerate(moved):
+            error = failed.get(at)
+            if error is None:
+                lane.committed = place
+            elif isinstance(error, Fenced):
+                self._dispatch.on_fenced(lane)
+            else:
+                first = first or error
+        if first is not None:
+            raise first
+
+    async def commit_quietly(self) -> None:
+        """The same; a failure is logged, since the next commit covers it."""
+        try:
+            await self.commit()
+        except CometError as error:
+            if self._engine.closed is None:
+                log.warning("group %s: commit failed: %s", self._group, error)
+
+
+def _part(lane: Lane, place: Place) -> CommitPart:
+    cursor = lane.cursor
+    return CommitPart(*lane.key, place.offset, place.epoch, cursor.incarnation, cursor.token)
