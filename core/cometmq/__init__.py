@@ -1,7 +1,7 @@
 """CometMQ: a durable message broker that a team composes out of plugins.
 
-`Producer`, `Consumer`, `PullConsumer` and `Admin` are what an application needs; `cometmq.aio` has the same
-names, awaitable. `errors` names what can go wrong by what to do about it.
+`Producer`, `Consumer`, `PullConsumer` and `Admin` are what an application needs; `cometmq.aio`
+has the same names, awaitable. `errors` names what can go wrong by what to do about it.
 """
 
 from cometmq.client import (
