@@ -14,7 +14,7 @@ import msgspec
 
 from cometmq.environment import Files
 from cometmq.interfaces import Storage
-from cometmq.log.recovery import Recovered, recover
+from cometmq.log.recovery import NEWER_STEP, Recovered, recover
 from cometmq.log.state import State
 from cometmq.log.verification import verify_log
 
@@ -116,7 +116,7 @@ def _doubt(found: Recovered) -> Complaint:
     text = f"the next start only reads: {found.in_doubt}"
     # What lies before the replay has no part in the doubt.
     places = [damage.position for damage in found.damage if damage.position >= found.replayed_from]
-    if not places or found.log_id is None:
+    if not places or found.log_id is None or NEWER_STEP in text:
         return Complaint("error", text)
     position = min(places)
     text += (
