@@ -113,6 +113,7 @@ TARGET_STEPS = (
     "topics-1-1024-memory",
     "topics-1000-1024-memory",
     "backlog-1024-memory",
+    "idle-1024-memory",
 )
 """The steps that a target is set for; see targets.py."""
 

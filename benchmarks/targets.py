@@ -103,6 +103,12 @@ def _shape(figures: Figures) -> Iterator[Verdict]:
     yield Verdict("1,000 topics against one", text, ratio, 0.75)
     share = figures.ours("backlog-1024-memory", "", extra("share_of_alone"))
     yield Verdict("publish beside a reader of the backlog, by alone", "", share, 0.8)
+    for name, title, wanted in (
+        ("added_rss_anon_mib", "1,000 idle consumers, MiB of RssAnon", 60.0),
+        ("broker_cores", "1,000 idle consumers, share of a core", 0.02),
+    ):
+        cost = figures.ours("idle-1024-memory", "", extra(name))
+        yield Verdict(title, "", cost, wanted, False)
     written = figures.ours("publish-1024-memory", "send_soon", _written)
     yield Verdict("bytes written per body byte, 1024 B", "", written, 1.05, False)
 

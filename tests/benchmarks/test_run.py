@@ -11,12 +11,9 @@ from benchmarks.results import Result, read
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = [
     "publish-1024-memory",
-    "publish-100-disk-x8",
     "consume-1024-memory",
-    "both-1024-memory",
     "one-1024-disk",
     "paced-1000/s-100-memory",
-    "topics-100-1024-memory",
 ]
 
 
