@@ -618,6 +618,40 @@ def test_a_heartbeat_that_broke_with_the_connection_is_sent_anew() -> None:
     assert rig.groups.heartbeats()[-1].held == [protocol.HeldQueue("orders", 0)]
 
 
+def test_a_new_session_gets_the_claims_presented_and_nothing_stops() -> None:
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(0)
+    rig.put(b"a", b"b")
+    run = rig.take(listener)
+    rig.groups.kept = True
+    rig.broker.hold(Operation.COMMIT)
+    rig.finish(run)
+    rig.pass_time(1.1)
+    rig.broker.break_connection()
+    rig.pass_time(1)
+    claim = rig.groups.claims()[-1]
+    assert claim.parts[0].token == protocol.Token(1, 1)
+    assert claim.session_timeout_ms == 10_000
+    late = rig.broker.asked(Operation.COMMIT)[-1]
+    late.answer(Answer(protocol.CommitReply([protocol.PartStatus(Status.FENCED, "old")])))
+    rig.step()
+    assert len(rig.groups.claims()) == 2
+    assert rig.work(listener) == [b"b"]
+
+
+def test_a_broker_that_knows_no_filter_sends_everything() -> None:
+    rig = GroupRig()
+    listener = rig.subscribe(tags="red")
+    failure = protocol.Failure("no plugin of this broker knows the filter red")
+    rig.broker.answer_once(Operation.FETCH, Answer(failure, Status.REFUSED))
+    rig.join(0)
+    rig.pass_time(0.1)
+    rig.put(b"a", b"b", tags="red blue")
+    assert rig.work(listener) == [b"a"]
+    assert rig.errors == []
+
+
 def test_a_handler_that_hangs_loses_its_queue(caplog: pytest.LogCaptureFixture) -> None:
     rig = GroupRig(max_poll_s=20.0)
     listener = rig.subscribe()

@@ -89,6 +89,13 @@ class Claiming:
             lane.halted = True
             self._soon()
 
+    def rebind(self) -> None:
+        """A new session: claims live on only if they are presented in it, within a session time.
+        Until then their tokens are good, so nothing stops."""
+        for lane in self._dispatch.lanes.values():
+            lane.unbound = True
+        self._soon()
+
     def force(self, lane: Lane) -> None:
         """Release a queue now, whatever is unfinished of it."""
         if not lane.lost:
@@ -127,7 +134,9 @@ class Claiming:
     def _claim_missing(self) -> None:
         self._look = None
         lanes = self._dispatch.lanes
-        keys = [lane.key for lane in lanes.values() if lane.halted and not lane.lost]
+        keys = [
+            lane.key for lane in lanes.values() if (lane.halted or lane.unbound) and not lane.lost
+        ]
         if not self._dispatch.stopping:
             keys += [key for key in sorted(self._wanted) if key not in lanes]
         keys = [key for key in keys if key not in self._asked and key not in self._stuck]
@@ -139,7 +148,8 @@ class Claiming:
         """Claim queues; those that can't be had now are claimed again later."""
         options = self._options
         parts = [self._claim_part(key) for key in keys]
-        header = Claim(options.group, self._member, parts, options.start_text)
+        timeout_ms = int(options.session_timeout_s * 1000)
+        header = Claim(options.group, self._member, parts, options.start_text, timeout_ms)
         pause_s = 0.0
         try:
             deadline_s = self._engine.now_s() + TRY_S
@@ -260,7 +270,7 @@ def _renew(lane: Lane, token: Token) -> None:
     cursor.call = None
     cursor.error = None
     cursor.raised = False
-    lane.halted = False
+    lane.halted = lane.unbound = False
     lane.committed = Place(0, 0)  # what was committed last may have to be committed again
 
 

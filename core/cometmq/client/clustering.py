@@ -37,6 +37,7 @@ class Clustering:
             engine, options, lease, self._claiming.held, self._advised, on_failure
         )
         self._claiming.on_change = self._membership.nudge
+        engine.connection.on_ready = self._claiming.rebind
 
     def start(self) -> None:
         """Join the group."""

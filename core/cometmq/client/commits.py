@@ -44,7 +44,9 @@ class Commits:
             if error is None:
                 lane.committed = place
             elif isinstance(error, Fenced):
-                self._dispatch.on_fenced(lane)
+                # A token that was renewed meanwhile says nothing of the one that we have now.
+                if lane.token is header.parts[at].token:
+                    self._dispatch.on_fenced(lane)
             else:
                 first = first or error
         if first is not None:

@@ -83,6 +83,8 @@ class Connection:
         """Grows with each hello."""
         self.pending: dict[int, Call[Any]] = {}
         """All that is unanswered, in the order of the requests."""
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called at each hello's answer: what is bound to a session has to be bound anew."""
         self._credentials = credentials
         self._queue: deque[Call[Any]] = deque()
         self._deadlines: list[tuple[float, int]] = []
@@ -278,6 +280,7 @@ class Connection:
         self.reason = ""
         self._handshakes_failed = 0
         self._heartbeat_at_s = now_s + self.server.heartbeat_ms / 1000
+        self.on_ready()
 
     def _answered(
         self, now_s: float, request_id: int, status: int, header: memoryview, body: list[memoryview]

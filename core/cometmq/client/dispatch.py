@@ -19,7 +19,7 @@ from cometmq.client.lane import Lane
 from cometmq.client.listeners import RUN_MAX, Listener, Topic
 from cometmq.client.routing import gone
 from cometmq.client.runs import Run
-from cometmq.errors import CometError, Expired, Fenced, Truncated
+from cometmq.errors import CometError, Expired, Fenced, Refused, Truncated
 
 RUN_S = 0.02
 """What a handler has not begun after so long is left to others."""
@@ -166,7 +166,10 @@ class Dispatch:
         """A fetch of a topic brought something."""
         topic = self.topics[name]
         error, topic.fetcher.error = topic.fetcher.error, None
-        if error is not None and self._engine.closed is None:
+        if isinstance(error, Refused) and topic.fetcher.filter:
+            log.info("%s is filtered by this consumer alone: %s", name, error)
+            topic.fetcher.use_filter("")
+        elif error is not None and self._engine.closed is None:
             self.tell(error, f"reading {name}")
         found = False
         for lane in self._lanes_of(topic):

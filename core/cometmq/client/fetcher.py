@@ -76,6 +76,11 @@ class Fetcher:
         if hungry:
             self._fetch(hungry)
 
+    @property
+    def filter(self) -> str:
+        """What is asked for."""
+        return self._options.filter
+
     def use_filter(self, expression: str) -> None:
         """Ask with another filter from the next fetch on."""
         self._options = msgspec.structs.replace(self._options, filter=expression)

@@ -29,6 +29,8 @@ class Lane:
         """It is to be released: only what must be finished is handed out."""
         self.halted = False
         """Its claim is in question: nothing is handed out."""
+        self.unbound = False
+        """Its claim stands, but must be bound to the session that is new."""
         self.lost = False
         """It is somebody else's: nothing is handed out, what is finished goes nowhere."""
         self.wait_for_acks = True
