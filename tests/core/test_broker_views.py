@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from cometmq.batch import Batch, Kind
+from cometmq.broker.claims import ClaimChange, Claims, GroupChange
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.topics import Topics
 from cometmq.interfaces import StateView
@@ -56,6 +57,32 @@ class History:
             ],
         )
 
+    def claims(self) -> Batch:
+        """Claims, releases, resets, and now and then the end of a group."""
+        if not self._living:
+            return self.topic_change()
+        if self._random.random() < 0.2:
+            gone = self._random.random() < 0.5
+            change = GroupChange(self._random.choice("gh"), deleted=gone)
+            return self._log.control(Kind.GROUP_CHANGE, [change])
+        return self._log.control(
+            Kind.CLAIM, [self._claim() for _ in range(self._random.randint(1, 3))]
+        )
+
+    def _claim(self) -> ClaimChange:
+        choice = self._random.choice
+        return ClaimChange(
+            choice("gh"),
+            choice(list(self._living.values())).incarnation,
+            self._random.randint(0, 2),
+            choice((None, "", "one", "two")),
+            1000,
+            choice((None, 5, 6)),
+            1,
+            choice((None, 7)),
+            1,
+        )
+
 
 class TestTopics(StateViewContract):
     def make_view(self) -> Topics:
@@ -101,7 +128,7 @@ class TestCommittedOffsets(StateViewContract):
     def make_history(self, log: LogBytes, random: Random) -> list[Batch]:
         history = History(log, random)
         return [
-            history.topic_change() if random.random() < 0.3 else history.commits()
+            random.choice((history.topic_change, history.commits, history.claims))()
             for _ in range(random.randint(0, 60))
         ]
 
@@ -123,3 +150,45 @@ class TestCommittedOffsets(StateViewContract):
         view.apply(log.control(Kind.TOPIC_CHANGE, [TopicChange(1, "t", deleted=True)]))
         assert view.get("g", 1, 0) is None
         assert view.get("g", 2, 0) == (6, 1)
+
+    def test_a_deleted_group_takes_its_offsets_along(self) -> None:
+        log, view = LogBytes(), CommittedOffsets()
+        log.begin()
+        commits = [OffsetCommit("g", 1, 0, 5, 1), OffsetCommit("h", 1, 0, 6, 1)]
+        view.apply(log.control(Kind.OFFSET_COMMIT, commits))
+        view.apply(log.control(Kind.GROUP_CHANGE, [GroupChange("g", deleted=True)]))
+        assert (view.names(), view.count, view.topics_of("g")) == (["h"], 1, [])
+        assert view.get("g", 1, 0) is None
+        assert view.get("h", 1, 0) == (6, 1)
+
+
+class TestClaims(StateViewContract):
+    def make_view(self) -> Claims:
+        return Claims()
+
+    def make_history(self, log: LogBytes, random: Random) -> list[Batch]:
+        history = History(log, random)
+        return [
+            history.topic_change() if random.random() < 0.3 else history.claims()
+            for _ in range(random.randint(0, 60))
+        ]
+
+    def observe(self, view: StateView) -> object:
+        assert isinstance(view, Claims)
+        keys = [
+            (group, topic, queue) for group in "gh" for topic in range(80) for queue in range(3)
+        ]
+        undos = {key: view.undo(key) for key in keys if view.undo(key) is not None}
+        modes = {group: view.mode(group) for group in sorted(view.groups())}
+        return sorted(view.items()), undos, modes, len(view)
+
+    def test_a_claim_is_known_by_its_batch(self) -> None:
+        log, view = LogBytes(), Claims()
+        log.begin()
+        batch = log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, "one", 500)])
+        view.apply(batch)
+        assert view.get(("g", 1, 0)) == ("one", batch.epoch, batch.position, 500)
+        view.apply(log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, offset=3)]))
+        assert view.get(("g", 1, 0)) == ("one", batch.epoch, batch.position, 500)
+        view.apply(log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, "")]))
+        assert view.get(("g", 1, 0)) is None

@@ -83,6 +83,7 @@ class Groups:
 
     def stop(self) -> None:
         """Watch no more."""
+        self.tenures.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -55,6 +55,7 @@ class Tenures:
         self._park = park
         self._before_append = before_append
         self._tenures: dict[ClaimKey, Tenure] = {}
+        self._stopped = False
         self._by_session: dict[Session, set[ClaimKey]] = {}
         self.on_change: Callable[[set[str]], None] = lambda groups: None
         """Told which groups' claims have changed."""
@@ -63,6 +64,10 @@ class Tenures:
         """Take over what the log says at a start."""
         for key, holder in self.claims.items():
             self._tenure(key, holder)
+
+    def stop(self) -> None:
+        """The broker is about to stop: claims stay in the log, for their members to come back."""
+        self._stopped = True
 
     def living(self, key: ClaimKey) -> Holder | None:
         """The claim on a queue, if its member may still come back to it."""
@@ -106,6 +111,8 @@ class Tenures:
     def void(self, keys: Iterable[ClaimKey]) -> None:
         """End claims now. A log that takes nothing more doesn't keep them alive: the next claim
         on the queue voids them as well."""
+        if self._stopped:
+            return
         ending = [key for key in keys if self.claims.get(key) is not None]
         for key in ending:
             self._tenure(key, self.claims.get(key)).over = True
