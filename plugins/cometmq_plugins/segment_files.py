@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from cometmq.environment import File, Files
+from cometmq.environment import Buffer, File, Files
 
 _OPEN_FILES = 64
 _NAME = re.compile(r"(\d{20})\.seg")
@@ -149,6 +149,23 @@ class SegmentTable:
                     break
                 yield at, data
                 at += len(data)
+
+
+def write_side_file(files: Files, path: str, chunks: Sequence[Buffer]) -> None:
+    """Write a file under another name, then rename it; not synced. Raises OSError; then nothing is
+    left, since a full disk needs the room that half a file takes."""
+    temporary = path + ".tmp"
+    if files.exists(temporary):
+        files.unlink(temporary)
+    file = files.open(temporary, create=True)
+    try:
+        file.write(0, chunks)
+    except OSError:
+        files.unlink(temporary)
+        raise
+    finally:
+        file.close()
+    files.rename(temporary, path)
 
 
 def only_zeros(file: File, at: int, end: int) -> bool:

@@ -18,7 +18,13 @@ from cometmq.errors import LogError, NoSpace
 from cometmq.interfaces import Segment
 from cometmq_plugins.data_folder import DataFolder
 from cometmq_plugins.segment_cuts import cut_off, keep_copy, remove_segment
-from cometmq_plugins.segment_files import Entry, SegmentTable, is_out_of_space, only_zeros
+from cometmq_plugins.segment_files import (
+    Entry,
+    SegmentTable,
+    is_out_of_space,
+    only_zeros,
+    write_side_file,
+)
 from cometmq_plugins.segment_sync import Unsynced
 from cometmq_plugins.segment_trims import take_off, unlink_all
 from cometmq_plugins.space_reserve import SpaceReserve
@@ -361,14 +367,7 @@ class SegmentStorage:
         """Written under another name, then renamed: whole, or the old one, but after a power cut
         perhaps torn (its reader must be able to tell)."""
         self._check_writable()
-        path = self._table.side_path(base, suffix)
-        temporary = path + ".tmp"
-        if self._files.exists(temporary):
-            self._files.unlink(temporary)
-        file = self._files.open(temporary, create=True)
-        file.write(0, chunks)
-        file.close()
-        self._files.rename(temporary, path)
+        write_side_file(self._files, self._table.side_path(base, suffix), chunks)
 
     def read_side(self, base: int, suffix: str) -> bytes | None:
         """Its bytes, or None."""

@@ -366,3 +366,14 @@ async def test_only_who_waits_for_the_disk_waits_for_a_slow_one(kit: LogKit) -> 
     kit.environment.files.release_syncs()
     await kit.settle(1)
     assert slow == [Outcome.REACHED]
+
+
+@in_loop
+async def test_an_index_that_finds_no_room_leaves_no_half_file(kit: LogKit) -> None:
+    log = await kit.open(settings=SETTINGS)
+    await kit.send(0, 2)
+    kit.environment.files.fail("write", errno.ENOSPC, name=".queue", after_bytes=20, times=None)
+    log.roll()
+    await kit.settle(1)
+    assert not kit.paths(".queue") and not kit.paths(".tmp")
+    assert (await log.read(1, 0, 0, 1 << 20)).status == Status.OK

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cometmq import Admin, Message, Producer
-from cometmq.errors import CometError
+from cometmq.errors import CometError, Retryable
 from cometmq.testing.history import History, check_history, describe
+from cometmq.testing.loop_disk import LoopDisk, why_not
 from cometmq.testing.process import BrokerProcess, run_mq
 from cometmq.testing.recorder import RecordingProducer, read_settled
 
@@ -140,3 +141,43 @@ def test_a_read_only_disk_refuses_and_still_reads(broker: BrokerProcess) -> None
             out = run_mq("consume", TOPIC, address=broker.address).ok()
             assert out == b"0\n1\n2\n"
         assert producer.send(Message(TOPIC, b"3")).offset == sent[-1].offset + 1
+
+
+def test_a_disk_filled_by_somebody_else_and_freed_again(tmp_path: Path) -> None:
+    """Clear refusals, reads go on, and it works again without a restart and without a hole."""
+    reason = why_not("ext4")
+    if reason:
+        pytest.skip(reason)
+    disk = LoopDisk(tmp_path, "ext4", 64 << 20)
+    config = tmp_path / "mq.toml"
+    config.write_text(CONFIG)
+    # Without the watermarks, which refuse earlier.
+    broker = BrokerProcess(disk.mount_point, "--config", str(config), "--plugins", "-cleanup")
+    broker.log = tmp_path / "broker.log"
+    try:
+        broker.start()
+        fill_and_free(broker, disk.mount_point / "filler")
+        assert broker.stop() == 0
+        run_mq("log", "verify", str(broker.data)).ok()
+    finally:
+        broker.kill()
+        disk.remove()
+
+
+def fill_and_free(broker: BrokerProcess, filler: Path) -> None:
+    with Admin(broker.address) as admin, Producer(broker.address, send_timeout=1) as producer:
+        admin.create_topic(TOPIC, queues=1)
+        stored = [producer.send(Message(TOPIC, b"%d" % number)) for number in range(3)]
+        with filler.open("wb") as file, pytest.raises(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+                file.flush()
+        with pytest.raises(Retryable) as refused:
+            for _ in range(10):
+                stored.append(producer.send(Message(TOPIC, bytes(200_000))))
+        assert refused.value.code == "NO_SPACE" and "free space" in str(refused.value)
+        out = run_mq("consume", TOPIC, "--count", "3", address=broker.address).ok()
+        assert out == b"0\n1\n2\n"
+        filler.unlink()
+        stored.append(producer.send(Message(TOPIC, bytes(200_000))))
+    assert [result.offset for result in stored] == list(range(len(stored)))
