@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from cometmq.broker import offset_operations
+from cometmq.broker import commits
 from cometmq.broker.park import KEYS_PER_ITEM, Park
 from cometmq.log import queue_index
 from cometmq.protocol import (
@@ -85,7 +85,7 @@ def test_deleted_topics_leave_no_hints_in_the_index(monkeypatch: pytest.MonkeyPa
 def test_one_group_too_many_is_refused_and_the_known_ones_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(offset_operations, "GROUPS_MAX", 3)
+    monkeypatch.setattr(commits, "GROUPS_MAX", 3)
 
     async def scenario() -> None:
         async with running_broker() as rig:
@@ -112,7 +112,7 @@ def test_one_group_too_many_is_refused_and_the_known_ones_go_on(
 
 
 def test_one_committed_offset_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_operations, "PLACES_MAX", 2)
+    monkeypatch.setattr(commits, "PLACES_MAX", 2)
 
     async def scenario() -> None:
         async with running_broker() as rig:
