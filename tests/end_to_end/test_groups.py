@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from cometmq import Admin, Consumer, Message, Producer
-from cometmq.testing.process import BrokerProcess
+from cometmq.testing.process import BrokerProcess, run_mq
 
 MEMBER = Path(__file__).with_name("member.py")
 SESSION_S = 2.0
@@ -345,3 +345,34 @@ def test_a_new_group_begins_where_it_says_and_an_old_one_where_it_was(
         producer.send_many([Message("orders", b"old%d" % n) for n in range(30)])
     assert sorted(read("latest", 5)) == sorted(b"new%d" % n for n in range(5))
     assert sorted(read("earliest", 3)) == sorted(b"new%d" % n for n in range(3))
+
+
+def test_mq_consume_as_a_member_finishes_what_it_prints(orders: BrokerProcess) -> None:
+    with Producer(orders.address) as producer:
+        tags = ["red", "blue"]
+        producer.send_many([Message("orders", b"%d" % n, tag=tags[n % 2]) for n in range(40)])
+
+    def consume(*options: str) -> list[bytes]:
+        return run_mq("consume", "orders", *options, address=orders.address).ok().splitlines()
+
+    some = consume("--group", "g", "--count", "15")
+    rest = consume("--group", "g")
+    assert sorted(some + rest) == sorted(b"%d" % n for n in range(40))
+    assert consume("--group", "g") == []
+    red = consume("--group", "h", "--tags", "red")
+    assert sorted(red) == sorted(b"%d" % n for n in range(0, 40, 2))
+    assert consume("--group", "new", "--from", "latest") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--group", "g", "--queue", "0"], "neither --queue nor an offset"),
+        (["--group", "g", "--from", "7"], "neither --queue nor an offset"),
+        (["--tags", "red"], "--tags needs --group"),
+    ],
+)
+def test_mq_consume_names_what_does_not_go_together(options: list[str], text: str) -> None:
+    done = run_mq("consume", "orders", *options, address="tcp://127.0.0.1:1")
+    assert done.code == 2
+    assert text in done.err

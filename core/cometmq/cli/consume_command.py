@@ -9,6 +9,7 @@ from datetime import datetime
 
 import click
 
+from cometmq.cli.consume_group import consume_as_member
 from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress, connect_option, json_option, timeout_option
 from cometmq.client.admin import Admin
@@ -41,6 +42,15 @@ PROBE_POLLS = 6
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="Stop after so many messages."
 )
+@click.option(
+    "--group", metavar="NAME", help="As a member of this group: what is printed is finished for it."
+)
+@click.option(
+    "--tags",
+    default="*",
+    metavar="TAGS",
+    help="With --group, only messages with one of these tags, as in 'paid || refunded'.",
+)
 @click.option("--follow", is_flag=True, help="Wait for more instead of stopping at the end.")
 @connect_option
 @timeout_option
@@ -50,6 +60,8 @@ def consume(
     start: str,
     queues: tuple[int, ...],
     count: int | None,
+    group: str | None,
+    tags: str,
     follow: bool,
     connect: str,
     timeout_s: float,
@@ -57,9 +69,21 @@ def consume(
 ) -> None:
     """Print the messages of TOPIC, one a line.
 
-    Bodies, or JSON with --json. Without --follow it stops at what was readable when it started. Nothing is committed.
+    Bodies, or JSON with --json. Without --follow it stops at what was readable when it started.
+    Nothing is committed, unless --group says for whom; then --from is only where a group begins
+    that never subscribed TOPIC.
     """
     start_at = parse_start(start)
+    if group is not None:
+        if queues or isinstance(start_at, int):
+            raise click.UsageError(
+                "--group shares the queues itself and begins at earliest, latest or a time: "
+                "give neither --queue nor an offset"
+            )
+        consume_as_member(connect, topic, group, start_at, tags, count, follow, timeout_s, as_json)
+        return
+    if tags != "*":
+        raise click.UsageError("--tags needs --group NAME")
     with ExitStack() as stack:
         admin = stack.enter_context(Admin(connect, timeout=timeout_s))
         ends = _ends(admin, topic, queues)

@@ -1,0 +1,102 @@
+"""`mq consume --group`: print messages as a member of a group, which are finished once printed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+
+import click
+
+from cometmq.cli.json_lines import format_line
+from cometmq.cli.output import Progress
+from cometmq.client.admin import Admin
+from cometmq.client.group_consumer import Consumer
+from cometmq.client.handout import HeldMessage
+from cometmq.errors import CometError
+
+POLL_S = 0.2
+FLUSH_MESSAGES = 1000
+
+
+class GroupPrinter:
+    """Prints what a member gets, and knows when its group is through."""
+
+    def __init__(
+        self, consumer: Consumer, admin: Admin, group: str, topic: str, as_json: bool
+    ) -> None:
+        self.messages = 0
+        self._consumer = consumer
+        self._admin = admin
+        self._group = group
+        self._topic = topic
+        self._as_json = as_json
+        self._out = sys.stdout.buffer
+        self._printed: list[HeldMessage] = []
+        self._size_bytes = 0
+
+    def print_until(self, count: int | None, ends: dict[int, int] | None) -> None:
+        """Print `count` messages, or all before `ends`, or for ever."""
+        progress = Progress("read")
+        try:
+            while count is None or self.messages < count:
+                message = self._consumer.receive(0.0 if self._printed else POLL_S)
+                if message is not None:
+                    self._print(message)
+                    progress.update(self.messages, self._size_bytes)
+                else:
+                    self._finish()
+                    if ends is not None and self._through(ends):
+                        return
+        finally:
+            progress.close()
+            self._finish()
+
+    def _print(self, message: HeldMessage) -> None:
+        line = format_line(message) if self._as_json else message.body
+        self._out.write(line + b"\n")
+        self.messages += 1
+        self._size_bytes += len(message.body)
+        self._printed.append(message)
+        if len(self._printed) >= FLUSH_MESSAGES:
+            self._finish()
+
+    def _finish(self) -> None:
+        """What was printed is out, so it is finished."""
+        if self._printed:
+            self._out.flush()
+            for message in self._printed:
+                message.ack()
+            self._printed.clear()
+
+    def _through(self, ends: dict[int, int]) -> bool:
+        """Whether the group, all its members together, has finished everything before `ends`.
+        Raises Retryable when the broker is gone."""
+        self._consumer.commit()
+        committed = self._admin.committed(self._group, self._topic)
+        return all((committed.get(queue) or 0) >= end for queue, end in ends.items())
+
+
+def consume_as_member(
+    connect: str,
+    topic: str,
+    group: str,
+    start: str | datetime,
+    tags: str,
+    count: int | None,
+    follow: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Join `group`, print messages of `topic`, leave. Raises Refused, Retryable."""
+
+    def warn(error: CometError) -> None:
+        click.echo(f"mq: {error}", err=True)
+
+    with Admin(connect, timeout=timeout_s) as admin:
+        described = admin.describe_topic(topic)
+        ends = {info.queue: info.max_offset for info in described.queues}
+        consumer = Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn)
+        with consumer:
+            consumer.subscribe(topic, tags=tags)
+            printer = GroupPrinter(consumer, admin, group, topic, as_json)
+            printer.print_until(count, None if follow else ends)
