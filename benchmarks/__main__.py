@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -153,4 +154,6 @@ def _list(steps: Sequence[Step]) -> None:
 
 if __name__ == "__main__":
     _alone()
+    # Ends as Ctrl-C does: brokers are stopped, their folders removed, the journal stays.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()
