@@ -377,3 +377,18 @@ async def test_an_index_that_finds_no_room_leaves_no_half_file(kit: LogKit) -> N
     await kit.settle(1)
     assert not kit.paths(".queue") and not kit.paths(".tmp")
     assert (await log.read(1, 0, 0, 1 << 20)).status == Status.OK
+
+
+@in_loop
+async def test_a_trim_whose_write_fails_deletes_nothing(kit: LogKit) -> None:
+    await two_segments(kit, clean=True)
+    log = await kit.open(settings=SETTINGS)
+    await kit.settle(1)
+    kit.environment.files.fail("write", errno.EIO, name=".seg")
+    with pytest.raises(LogError, match="taken back"):
+        await log.trim(log.appended)
+    assert log.start == 0 and len(kit.paths()) >= 3
+    await log.close()
+    kit.kill()
+    await kit.open(settings=SETTINGS)
+    assert not kit.report.missing_below and not kit.report.trimmed_segments

@@ -169,13 +169,8 @@ class ModelledDisk(RuleBasedStateMachine):
         """Refusals by name are no faults of the log; what is left is judged at the next start."""
         try:
             self.runner.run(action)
-        except NoSpace:
-            return
-        except LogError:
-            assert self.kit.log.stopped
-        except OSError as error:
-            assert error.errno is not None
-            raise
+        except LogError as error:
+            assert str(error)
 
     async def _send(self, queues: list[int], count: int, size: int, wait: bool) -> None:
         log = self.kit.log

@@ -46,6 +46,7 @@ def sweep(folder: Path, syscalls: list[str]) -> dict[str, int]:
     return {m[1]: int(m[2]) for m in re.finditer(r"(.+): (\d+) points", judged.stdout)}
 
 
+@pytest.mark.timeout(600)
 def test_a_kill_at_every_change_leaves_a_whole_log(tmp_path: Path) -> None:
     points = sweep(tmp_path, CHANGES)
     assert len(points) == 8 and all(count >= 4 for count in points.values()), points

@@ -133,7 +133,8 @@ class Log(LogDrains):
         """Delete what lies before `position`, as far as whole segments allow; the new start.
 
         The segment that becomes the first one has a whole and settled head checkpoint. Nothing is
-        deleted before the trim itself is settled. Raises NoSpace, LogStopped, LogInDoubt.
+        deleted before the trim itself is settled. Raises NoSpace, LogStopped, LogInDoubt, and
+        LogError if the disk refused it.
         """
         writer = self._writer
         if writer.refusal is not None:
@@ -145,9 +146,9 @@ class Log(LogDrains):
         if found is None or found[0] <= self.start:
             return self.start
         target = found[0]
-        appended = self.append_control("trim", [Trim(target)])
+        settlement = self._settlement(self.append_control("trim", [Trim(target)]).end)
         self.write()
-        await self._settlement(appended.end)
+        await settlement
         await self.index.trim(target)
         self.start = target
         await self._storage.trim_in_thread(target)
@@ -264,14 +265,21 @@ class Log(LogDrains):
         self._positions.wait("synced", end, lambda outcome: None)
         self.write()
 
-    async def _settlement(self, position: int) -> None:
-        """Wait until `position` is settled. Raises LogStopped."""
-        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    def _settlement(self, position: int) -> asyncio.Future[None]:
+        """Done when `position` is settled; raises LogError if that is not to be. To be asked for
+        before the write, which may be taken back: what comes to lie there later is another."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def settled(outcome: Outcome) -> None:
-            if not done.done():
-                done.set_result(outcome)
+            if done.done():
+                return
+            if outcome is Outcome.REACHED:
+                done.set_result(None)
+            elif self.stopped or outcome is Outcome.DROPPED:
+                reason = self.stopped or f"the log was cut before position {position}"
+                done.set_exception(LogStopped(reason))
+            else:
+                done.set_exception(LogError("the write to the log failed and was taken back"))
 
         self.wait("settled", position, settled)
-        if await done is not Outcome.REACHED:
-            raise LogStopped(self.stopped or f"the log was cut before position {position}")
+        return done
