@@ -38,7 +38,16 @@ from cometmq.environment import Environment
 from cometmq.errors import Closed, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
 from cometmq.message import Message, ReceivedMessage
-from cometmq.protocol import BrokerInfoReply, OffsetsPart, Retention, TopicDescription, TopicInfo
+from cometmq.protocol import (
+    BrokerInfoReply,
+    GroupDescription,
+    GroupResetPart,
+    GroupSummary,
+    OffsetsPart,
+    Retention,
+    TopicDescription,
+    TopicInfo,
+)
 from cometmq.real_environment import RealEnvironment
 
 __all__ = ["Admin", "Consumer", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
@@ -304,6 +313,31 @@ class Admin(_Face):
     ) -> dict[int, int]:
         """See `cometmq.Admin.reset_offsets`."""
         return await self._driver.run(self._flows.reset_offsets(group, topic, to, queue))
+
+    async def list_groups(self, prefix: str = "") -> list[GroupSummary]:
+        """See `cometmq.Admin.list_groups`."""
+        return await self._driver.run(self._flows.list_groups(prefix))
+
+    async def describe_group(self, name: str) -> GroupDescription:
+        """See `cometmq.Admin.describe_group`."""
+        return await self._driver.run(self._flows.describe_group(name))
+
+    async def reset_group(
+        self,
+        name: str,
+        to: Start,
+        topic: str | None = None,
+        queues: Sequence[int] = (),
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> list[GroupResetPart]:
+        """See `cometmq.Admin.reset_group`."""
+        flow = self._flows.reset_group(name, to, topic, queues, dry_run, force)
+        return await self._driver.run(flow)
+
+    async def delete_group(self, name: str, force: bool = False) -> None:
+        """See `cometmq.Admin.delete_group`."""
+        await self._driver.run(self._flows.delete_group(name, force))
 
     async def call(self, operation: int, header: msgspec.Struct, reply_type: type[S]) -> S:
         """See `cometmq.Admin.call`."""

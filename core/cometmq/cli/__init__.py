@@ -18,6 +18,7 @@ COMMANDS = {
     "topic": "cometmq.cli.topic_command:topic",
     "produce": "cometmq.cli.produce_command:produce",
     "consume": "cometmq.cli.consume_command:consume",
+    "group": "cometmq.cli.group_command:group",
     "log": "cometmq.cli.log_command:log",
     "doctor": "cometmq.cli.doctor_command:doctor",
     "plugins": "cometmq.cli.plugins_command:plugins",

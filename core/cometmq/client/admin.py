@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -14,7 +15,16 @@ from cometmq.client.offsets import Start
 from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.interfaces import Connect
-from cometmq.protocol import BrokerInfoReply, OffsetsPart, Retention, TopicDescription, TopicInfo
+from cometmq.protocol import (
+    BrokerInfoReply,
+    GroupDescription,
+    GroupResetPart,
+    GroupSummary,
+    OffsetsPart,
+    Retention,
+    TopicDescription,
+    TopicInfo,
+)
 from cometmq.real_environment import RealEnvironment
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -98,6 +108,36 @@ class Admin:
         """Commit for a group, in one queue or in all: "earliest", "latest", an offset, or a
         datetime (the first message stored since then). Returns the offsets by queue."""
         return self._driver.run(self._flows.reset_offsets(group, topic, to, queue))
+
+    def list_groups(self, prefix: str = "") -> list[GroupSummary]:
+        """All groups whose name begins with `prefix`: members, topics, and messages to read."""
+        return self._driver.run(self._flows.list_groups(prefix))
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """Members of a group and their advice; every queue with its committed offset, its owner,
+        and how far the group is behind."""
+        return self._driver.run(self._flows.describe_group(name))
+
+    def reset_group(
+        self,
+        name: str,
+        to: Start,
+        topic: str | None = None,
+        queues: Sequence[int] = (),
+        dry_run: bool = False,
+        force: bool = False,
+    ) -> list[GroupResetPart]:
+        """Move a group in all its topics, or in one of them or some of its queues: "earliest",
+        "latest", an offset (within what is there), a datetime, or "undo" for the last reset.
+        Refused while members are active, unless `force` takes these queues away from them. Returns
+        old and new offset by queue; with `dry_run` nothing is moved."""
+        flow = self._flows.reset_group(name, to, topic, queues, dry_run, force)
+        return self._driver.run(flow)
+
+    def delete_group(self, name: str, force: bool = False) -> None:
+        """Forget a group and all that it committed. Refused while members are active, unless
+        `force`."""
+        self._driver.run(self._flows.delete_group(name, force))
 
     def call(self, operation: int, header: msgspec.Struct, reply_type: type[S]) -> S:
         """Ask for an operation that a plugin of the broker brings: its number, its request, and the

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from cometmq.client.engine import Engine
+from cometmq.client.group_administration import GroupAdministration
 from cometmq.client.offsets import (
     Start,
     ask_offsets,
@@ -41,13 +41,9 @@ from cometmq.protocol import (
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Administration:
+class Administration(GroupAdministration):
     """Each method is one operation with its own deadline. They raise Refused, Retryable and,
     those that change something, OutcomeUnknown."""
-
-    def __init__(self, engine: Engine, timeout_s: float) -> None:
-        self.engine = engine
-        self._timeout_s = timeout_s
 
     async def create_topic(
         self, name: str, queues: int, readable: bool, writable: bool
@@ -148,6 +144,3 @@ class Administration:
                 f"{topic} has queues 0 to {info.queues - 1}, not {queue}", "QUEUE_NOT_FOUND"
             )
         return [QueueRef(topic, number, info.incarnation) for number in queues]
-
-    def _deadline_s(self) -> float:
-        return self.engine.now_s() + self._timeout_s

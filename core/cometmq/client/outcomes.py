@@ -38,6 +38,8 @@ CHANGING = frozenset(
         Operation.TOPIC_CREATE,
         Operation.TOPIC_ALTER,
         Operation.TOPIC_DELETE,
+        Operation.GROUP_RESET,
+        Operation.GROUP_DELETE,
     }
 )
 """Operations that leave something in the log: without an answer their outcome is unknown."""

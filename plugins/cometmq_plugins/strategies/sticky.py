@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 
 from cometmq.group_interfaces import Strategy, StrategyMember, StrategyQueue
 from cometmq.hookspecs import hookimpl
@@ -43,14 +45,16 @@ class Sticky:
             room[name] = size - len(kept)
             topics[name] = Counter(queue.topic for queue in kept)
             found.update((queue, name) for queue in kept)
-        for queue in sorted(asked - found.keys()):
-            name = min(
-                (name for name, left in room.items() if left),
-                key=lambda name: (topics[name][queue.topic], -room[name], name),
-            )
-            room[name] -= 1
-            topics[name][queue.topic] += 1
-            found[queue] = name
+        for topic, left in groupby(sorted(asked - found.keys()), key=lambda queue: queue.topic):
+            # Who has least of this topic comes first, then who has most room.
+            able = [(topics[name][topic], -free, name) for name, free in room.items() if free]
+            heapify(able)
+            for queue in left:
+                count, _, name = heappop(able)
+                found[queue] = name
+                room[name] -= 1
+                if room[name]:
+                    heappush(able, (count + 1, -room[name], name))
         return found
 
 
