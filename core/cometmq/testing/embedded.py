@@ -75,7 +75,10 @@ class EmbeddedBroker:
         return self._broker
 
     def start(self) -> Self:
-        """Start and wait until it serves. Raises what the start raised."""
+        """Start and wait until it serves. Raises what the start raised, and RuntimeError if it is
+        running already."""
+        if self._thread is not None:
+            raise RuntimeError("the embedded broker is running already; stop() it first")
         ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="embedded-broker")
         self._thread.start()
@@ -83,6 +86,7 @@ class EmbeddedBroker:
             ready.result(START_TIMEOUT_S)
         except BaseException:
             self._thread.join()
+            self._thread = None
             raise
         return self
 
