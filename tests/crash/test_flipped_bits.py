@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from cometmq.batch import Batch, RecordTuple, encode_messages, parse, text_hash
+from cometmq.batch.layout import SEALED_AT
+from cometmq.broker.filtering import filtered
 from cometmq.environment import Environment
 from cometmq.errors import LogError
 from cometmq.interfaces import Storage
@@ -138,3 +141,25 @@ async def test_every_flipped_bit_is_harmless_repaired_or_told(kit: LogKit, clean
     await two_segments(kit, clean=clean)
     outcomes = await sweep(kit, every=1, bits=8)
     print(outcomes)
+
+
+class Tagged:
+    """Selects by tag, as a broker does before it cuts a batch."""
+
+    def __init__(self, tag: str) -> None:
+        self._hash = text_hash(tag)
+
+    def select(self, batch: Batch) -> list[int] | None:
+        return [place for place, one in enumerate(batch.tag_hashes) if one == self._hash]
+
+
+def test_a_filter_neither_hides_damage_nor_seals_it_anew() -> None:
+    """A cut gets a CRC of the broker's own: of what is not intact there must be none."""
+    records: list[RecordTuple] = [(0, b"body", tag, (), {}) for tag in ("a", "b", "b", "b")]
+    batch = encode_messages("topic", 0, records)
+    (cut,) = filtered(Tagged("a"), [memoryview(batch)], 0, len(batch))
+    assert parse(cut).count == 1
+    for at in range(SEALED_AT, len(batch)):
+        damaged = bytearray(batch)
+        damaged[at] ^= 1
+        assert filtered(Tagged("a"), [memoryview(damaged)], 0, len(batch)) == [damaged]
