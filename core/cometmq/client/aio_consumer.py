@@ -125,8 +125,7 @@ class Consumer:
     def stop(self) -> None:
         """See `cometmq.Consumer.stop`; from the loop's own thread."""
         if self._grouping.engine.closed is None:
-            self._driver.do(lambda: self._grouping.over.resolve(None))
-            self._grouping.handout.news.resolve(None)
+            self._driver.do(self._grouping.end)
 
     async def receive(self, timeout: float | None = None) -> HeldMessage | None:
         """See `cometmq.Consumer.receive`."""
@@ -228,7 +227,7 @@ class Consumer:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._grouping.over.fail(error)
+            self._grouping.end(error)
             raise
 
     async def _work(self, listener: Listener) -> None:

@@ -36,6 +36,8 @@ from cometmq.protocol import (
 
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
+PARTS_MAX = 1000
+"""So many queues go into one request."""
 TRY_S = 10.0
 """How long one claim or release is tried before it is looked at again."""
 
@@ -140,9 +142,9 @@ class Claiming:
         if not self._dispatch.stopping:
             keys += [key for key in sorted(self._wanted) if key not in lanes]
         keys = [key for key in keys if key not in self._asked and key not in self._stuck]
-        if keys:
-            self._asked.update(keys)
-            self._spawn(self._claim(keys))
+        self._asked.update(keys)
+        for at in range(0, len(keys), PARTS_MAX):
+            self._spawn(self._claim(keys[at : at + PARTS_MAX]))
 
     async def _claim(self, keys: Sequence[Key]) -> None:
         """Claim queues; those that can't be had now are claimed again later."""
@@ -223,7 +225,8 @@ class Claiming:
 
     def _release_all(self) -> None:
         lanes, self._going = self._going, []
-        self._spawn(self._release_flow(lanes))
+        for at in range(0, len(lanes), PARTS_MAX):
+            self._spawn(self._release_flow(lanes[at : at + PARTS_MAX]))
 
     async def _release_flow(self, lanes: list[Lane]) -> None:
         parts = [_release_part(lane) for lane in lanes]

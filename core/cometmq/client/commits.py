@@ -11,6 +11,11 @@ from cometmq.client.offsets import commit_failures
 from cometmq.errors import CometError, Fenced
 from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
 
+PARTS_MAX = 1000
+"""So many queues go into one request."""
+
+Moved = tuple[Lane, Place]
+
 
 class Commits:
     """Commits of all queues of a consumer. Everything needs the driver's lock."""
@@ -27,13 +32,27 @@ class Commits:
         A queue that turns out not to be ours is no error. Raises Refused, Retryable,
         OutcomeUnknown; then the next commit covers what is missing.
         """
-        moved: list[tuple[Lane, Place]] = []
+        moved: list[Moved] = []
         for lane in self._dispatch.lanes.values():
             place = lane.settle()
             if place != lane.committed and not (lane.lost or lane.halted):
                 moved.append((lane, place))
-        if not moved:
-            return
+        first: CometError | None = None
+        for at in range(0, len(moved), PARTS_MAX):
+            first = await self._store(moved[at : at + PARTS_MAX]) or first
+        if first is not None:
+            raise first
+
+    async def commit_quietly(self) -> None:
+        """The same; a failure is logged, since the next commit covers it."""
+        try:
+            await self.commit()
+        except CometError as error:
+            if self._engine.closed is None:
+                log.warning("group %s: commit failed: %s", self._group, error)
+
+    async def _store(self, moved: list[Moved]) -> CometError | None:
+        """One request; returns the first failure of a queue that is ours."""
         header = Commit(self._group, [_part(lane, place) for lane, place in moved])
         deadline_s = self._engine.now_s() + self._timeout_s
         reply = await self._engine.ask(Operation.COMMIT, header, CommitReply, deadline_s)
@@ -49,16 +68,7 @@ class Commits:
                     self._dispatch.on_fenced(lane)
             else:
                 first = first or error
-        if first is not None:
-            raise first
-
-    async def commit_quietly(self) -> None:
-        """The same; a failure is logged, since the next commit covers it."""
-        try:
-            await self.commit()
-        except CometError as error:
-            if self._engine.closed is None:
-                log.warning("group %s: commit failed: %s", self._group, error)
+        return first
 
 
 def _part(lane: Lane, place: Place) -> CommitPart:

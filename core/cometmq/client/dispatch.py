@@ -144,7 +144,7 @@ class Dispatch:
         if self._engine.now_s() >= self._lease.until_s:
             return False
         topic = self.topics[listener.topic]
-        return any(not lane.cursor.empty or lane.runs for lane in self._lanes_of(topic))
+        return any(lane.ready for lane in self._lanes_of(topic))
 
     # --- inside -------------------------------------------------------------------------------
 

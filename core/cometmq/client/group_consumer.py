@@ -256,7 +256,7 @@ class Consumer:
 
     def _stop(self) -> None:
         if not self._driver.is_over():
-            self._driver.do(lambda: self._grouping.over.resolve(None))
+            self._driver.do(lambda: self._grouping.end())
 
     def _acked(self, run: Run) -> None:
         self._driver.do(lambda: self._grouping.acked(run))
@@ -286,7 +286,7 @@ class Consumer:
         except BaseException as error:  # an exit from within a handler ends the consumer
             failure = error
             if not self._driver.is_over():
-                self._driver.do(lambda: self._grouping.over.fail(failure))
+                self._driver.do(lambda: self._grouping.end(failure))
 
     def _work(self, listener: Listener) -> None:
         grouping, condition = self._grouping, self._idle[id(listener)]

@@ -52,9 +52,7 @@ class Grouping:
         self._members: Clustering | Broadcasting
         if options.mode == "clustering":
             self.commits = Commits(engine, options.group, self.dispatch, options.timeout_s)
-            self._members = Clustering(
-                engine, options, self.dispatch, taker, self.lease, self.over.fail
-            )
+            self._members = Clustering(engine, options, self.dispatch, taker, self.lease, self.end)
         else:
             own = f"{options.group}.{engine.connection.client_id}" if named else ""
             if own:
@@ -89,6 +87,14 @@ class Grouping:
         self._commit_later()
         self._check_later()
 
+    def end(self, error: BaseException | None = None) -> None:
+        """Have `run` and the iteration end, with an error if there is one."""
+        if error is None:
+            self.over.resolve(None)
+        else:
+            self.over.fail(error)
+        self.handout.news.resolve(None)
+
     def next(
         self, listener: Listener, run: Run | None = None, failure: Exception | None = None
     ) -> Run | None:
@@ -119,7 +125,7 @@ class Grouping:
 
     async def finish(self, timeout_s: float) -> None:
         """Finish what is handed out, for at most so long; release, leave."""
-        self.over.resolve(None)
+        self.end()
         if self.started and not self.dispatch.stopping:
             self.dispatch.stopping = True
             await self._members.leave(self.engine.now_s() + timeout_s)

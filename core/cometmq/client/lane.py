@@ -63,6 +63,13 @@ class Lane:
             return False
         return self.failing or not any(self._owed(run) for run in self.runs if not run.begun)
 
+    @property
+    def ready(self) -> bool:
+        """Whether there may be a run to take."""
+        if self.topic.orderly and self.busy:
+            return False
+        return not self.cursor.empty or any(not run.begun for run in self.runs)
+
     def take(self, listener: Listener, now_s: float) -> Run | None:
         """The next run for this listener, if there is one now."""
         if self.halted or self.lost or (self.topic.paused and not self.draining):
