@@ -1,8 +1,8 @@
 """Every snippet of the README and the docs runs: Python, shell and TOML.
 
-A block preceded by `<!-- not run here: reason -->`, or by the marker of the install and test commands
-(which `.ci/run` runs), is left out. Blocks of one page run in order and share a folder; the address
-of the docs' broker is replaced by that of a real one, started for the page.
+A block preceded by `<!-- not run here: reason -->`, or by the marker of the install and test
+commands (which `.ci/run` runs), is left out. Blocks of one page run in order and share a folder;
+the address of the docs' broker is replaced by that of a real one, started for the page.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ class Broker:
         self.topics = Topics()
         self.offsets = CommittedOffsets()
         self.claims = Claims()
-        self.report: RecoveryReport | None = None
+        self.report = RecoveryReport(epoch=0)
+        """What the start found; empty before."""
         """What the start found in the log."""
         self.data = os.path.abspath(config.broker.data)
         self._listeners: list[Listener] = []
@@ -109,6 +110,7 @@ class Broker:
 
     def banner(self) -> list[str]:
         """Lines for people at the start."""
+        assert self.report is not None, "the broker is not started; await start() first"
         return banner_lines(
             self.config.broker.name,
             self.addresses,
