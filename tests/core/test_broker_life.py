@@ -51,7 +51,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
             ]
             assert info.in_doubt == ""
             lines = rig.broker.banner()
-            assert "broker b7" in lines[0]
+            assert "name b7" in lines[0]
             assert rig.broker.addresses[0] in lines[1]
             assert lines[2] == "data in /mq-data"
             assert lines[3] == (

@@ -15,7 +15,7 @@ from cometmq.testing.log_kit import LogKit, in_loop
 class Marks:
     """A plugin's view: the last record of its kind."""
 
-    def __init__(self, name: str = "claims", kind: str = "claim") -> None:
+    def __init__(self, name: str = "leases", kind: str = "lease") -> None:
         self.name = name
         self.kinds: Sequence[str] = [kind]
         self.seen: list[bytes] = []
@@ -37,7 +37,7 @@ class Marks:
 async def test_a_plugins_kind_gets_a_number_that_the_log_remembers(kit: LogKit) -> None:
     view = Marks()
     log = await kit.open(views=[view])
-    log.append_control("claim", [["a"]])
+    log.append_control("lease", [["a"]])
     log.write()
     seen = view.seen
     await log.close()
@@ -56,15 +56,15 @@ async def test_a_plugins_kind_gets_a_number_that_the_log_remembers(kit: LogKit) 
 @in_loop
 async def test_the_state_of_an_absent_plugin_is_not_lost_by_accident(kit: LogKit) -> None:
     log = await kit.open(views=[Marks()])
-    log.append_control("claim", [["a"]])
+    log.append_control("lease", [["a"]])
     await log.close()
-    with pytest.raises(LogError, match="--drop-state claims"):
+    with pytest.raises(LogError, match="--drop-state leases"):
         await kit.open()
     before = kit.content()
     with pytest.raises(LogError, match="enable the plugin again"):
         await kit.open(settings=LogSettings(drop_state=["clams"]))
     assert kit.content() == before
-    log = await kit.open(settings=LogSettings(drop_state=["claims"]))
+    log = await kit.open(settings=LogSettings(drop_state=["leases"]))
     await log.close()
     # It is recorded: from now on nobody is asked again, and nothing comes back.
     log = await kit.open()
@@ -72,9 +72,9 @@ async def test_the_state_of_an_absent_plugin_is_not_lost_by_accident(kit: LogKit
     view = Marks()
     log = await kit.open(views=[view])
     assert view.seen == []
-    log.append_control("claim", [["b"]])
+    log.append_control("lease", [["b"]])
     await log.close()
-    with pytest.raises(LogError, match="--drop-state claims"):
+    with pytest.raises(LogError, match="--drop-state leases"):
         await kit.open()
 
 

@@ -160,7 +160,7 @@ class TestKinds(StateViewContract):
         kinds = Kinds()
         log = LogBytes()
         log.begin()
-        first = kinds.missing([("claim", "claims"), ("ack", "leases")])
+        first = kinds.missing([("delay", "delays"), ("ack", "leases")])
         assert [record.number for record in first] == [FIRST_FREE, FIRST_FREE + 1]
         kinds.apply(log.control(Kind.KIND_NAME, first))
         kinds.apply(log.control(Kind.KIND_NAME, kinds.drops("leases")))
