@@ -207,6 +207,27 @@ def test_advice_that_is_not_followed_goes_to_another() -> None:
             await idle.beat()
             await busy.follow()
         assert sorted(busy.tokens) == queues(0, 1, 2, 3)
+        # Two session times later it is asked again, and this time it is ready.
+        for _ in range(21):
+            await clock.run_for(1.0)
+            await busy.follow()
+            await idle.follow()
+        assert len(busy.tokens) == len(idle.tokens) == 2
+
+    play(scenario)
+
+
+def test_who_goes_on_not_claiming_is_asked_ever_more_rarely() -> None:
+    async def scenario(rig: Rig) -> None:
+        clock = rig.environment.clock
+        idle, busy = await member(rig, "idle"), await member(rig, "busy")
+        asked = 0
+        for _ in range(300):
+            await busy.follow()
+            before, now = idle.advised, await idle.beat()
+            asked += bool(now) and not before
+            await clock.run_for(1.0)
+        assert 2 <= asked <= 5
 
     play(scenario)
 

@@ -123,7 +123,10 @@ class Coordinator:
             for member in list(group.members.values()):
                 if member.silent_s(now_s) > member.timeout_s:
                     self._remove(group, member, "it was silent for longer than its timeout")
-            if self._declined(group, now_s):
+            # Whom else should it ask, if there is only one member?
+            if len(group.members) > 1 and any(
+                [member.decline(now_s) for member in group.members.values()]
+            ):
                 self._plan(group)
 
     def timeout_ms_of(self, group: str, member: str) -> int | None:
@@ -225,7 +228,7 @@ class Coordinator:
     def _plan(self, group: Group) -> None:
         now_s = self._sessions.now_s()
         before, warned = group.target, group.warnings
-        group.target = self._planner.plan(group, now_s)
+        group.target = self._planner.plan(group)
         if group.name in self._returning:
             # Queues stay where they are until everybody is back, or had the time to be.
             holders = self._planner.holders(group)
@@ -267,6 +270,8 @@ class Coordinator:
         """Note what a member should claim; True if that is news."""
         missing = [queue for queue in queues if holders.get(queue) != member.name]
         member.since = {queue: member.since.get(queue, now_s) for queue in missing}
+        if queues and not missing:
+            member.refusals = 0
         advice = Advice(tuple(queues), group.leading().subscriptions(), group.warnings)
         if advice == member.advice and member.generation:
             return False
@@ -281,17 +286,6 @@ class Coordinator:
             count, total_s, longest_s = self.hand_overs
             took_s = now_s - began_s
             self.hand_overs = [count + 1, total_s + took_s, max(longest_s, took_s)]
-
-    def _declined(self, group: Group, now_s: float) -> bool:
-        """Whether a member let a session time pass without claiming what it should."""
-        found = False
-        for member in group.members.values():
-            for queue, since_s in list(member.since.items()):
-                if now_s - since_s > member.timeout_s and len(group.members) > 1:
-                    member.declined[queue] = now_s + member.timeout_s
-                    member.since[queue] = now_s
-                    found = True
-        return found
 
     def _answer_or_park(self, request: Request, group: Group, member: Member) -> None:
         header = member.said

@@ -13,7 +13,7 @@ from cometmq.log import Log, NotLoaded
 from cometmq.log.records import TopicChange
 from cometmq.protocol import GroupQueueInfo
 
-METRIC_QUEUES_MAX = 2000
+METRIC_QUEUES_MAX = 1000
 """So many queues have numbers of their own among the metrics; a reply has to fit into a frame."""
 
 
@@ -65,31 +65,33 @@ class GroupLag:
     def _queue_metrics(self, group: str, topic: TopicChange, queue: int) -> Iterator[Metric]:
         labels = {"group": group, "topic": topic.name, "queue": str(queue)}
         try:
-            info = self._queue(group, topic, queue)
+            first, lag = self._behind(group, topic, queue)
+            yield Metric("group_lag_messages", "Not yet committed.", "gauge", lag, labels)
+            age_ms = self._age_ms(topic, queue, first) if lag else 0
         except NotLoaded:
             return
-        yield Metric("group_lag_messages", "Not yet committed.", "gauge", info.lag, labels)
         help_text = "Age of the oldest message not yet committed."
-        yield Metric("group_lag_age_ms", help_text, "gauge", info.lag_ms, labels)
+        yield Metric("group_lag_age_ms", help_text, "gauge", age_ms, labels)
 
     def _queue(self, group: str, topic: TopicChange, queue: int) -> GroupQueueInfo:
         first, lag = self._behind(group, topic, queue)
         place = self._offsets.get(group, topic.incarnation, queue)
         holder = self._tenures.living((group, topic.incarnation, queue))
-        lag_ms = 0
-        if lag:
-            stored = self._log.index.time_at(topic.incarnation, queue, first)
-            lag_ms = 0 if stored is None else max(self._clock.wall_ms() - stored, 0)
         return GroupQueueInfo(
             topic=topic.name,
             queue=queue,
             committed=first if place is None else place.offset,
             max_offset=self._log.max_offset(topic.incarnation, queue),
             lag=lag,
-            lag_ms=lag_ms,
+            lag_ms=self._age_ms(topic, queue, first) if lag else 0,
             owner="" if holder is None else holder.member,
             epoch=0 if place is None else place.epoch,
         )
+
+    def _age_ms(self, topic: TopicChange, queue: int, offset: int) -> int:
+        """How long ago a message was stored. May raise NotLoaded."""
+        stored = self._log.index.time_at(topic.incarnation, queue, offset)
+        return 0 if stored is None else max(self._clock.wall_ms() - stored, 0)
 
     def _behind(self, group: str, topic: TopicChange, queue: int) -> tuple[int, int]:
         """The first offset that the group has still to read, and how many there are from it on."""

@@ -11,6 +11,8 @@ from cometmq.protocol import GroupAdvice, GroupHeartbeat, HeldQueue, Subscriptio
 
 QueueName = tuple[str, int]
 """Topic and queue."""
+RESTS_MAX = 6
+"""How often the rest of a member that does not claim is doubled."""
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -32,6 +34,7 @@ class Member:
         "heard_s",
         "name",
         "parked",
+        "refusals",
         "said",
         "session",
         "since",
@@ -51,6 +54,8 @@ class Member:
         """Queues that it should claim and has not, and since when."""
         self.declined: dict[QueueName, float] = {}
         """Queues that it did not claim in time, and until when it isn't asked again."""
+        self.refusals = 0
+        """How often in a row it did not claim what it should."""
 
     @property
     def timeout_s(self) -> float:
@@ -65,6 +70,20 @@ class Member:
     def subscriptions(self) -> tuple[tuple[str, str], ...]:
         """Topic and filter, in order: what two members have to agree on."""
         return tuple(sorted((each.topic, each.filter) for each in self.said.subscriptions))
+
+    def decline(self, now_s: float) -> bool:
+        """Note what it did not claim within its timeout, and let go what it is asked for again;
+        True if there is any. A member that goes on refusing is asked ever more rarely."""
+        back = [queue for queue, until_s in self.declined.items() if now_s >= until_s]
+        for queue in back:
+            del self.declined[queue]
+        late = [q for q, since_s in self.since.items() if now_s - since_s > self.timeout_s]
+        if late:
+            self.refusals += 1
+            rest_s = self.timeout_s * 2 ** min(self.refusals, RESTS_MAX)
+            self.declined.update((queue, now_s + rest_s) for queue in late)
+            self.since.update((queue, now_s) for queue in late)
+        return bool(back or late)
 
     def silent_s(self, now_s: float) -> float:
         """How long nothing was heard of it."""

@@ -54,7 +54,7 @@ class Planner:
                     found[name, queue] = holder.member
         return found
 
-    def plan(self, group: Group, now_s: float) -> dict[QueueName, str]:
+    def plan(self, group: Group) -> dict[QueueName, str]:
         """Queue to member's name. Members get only queues of topics that they subscribe, and only
         of topics that the newest subscriptions have."""
         leader = group.leading()
@@ -64,7 +64,7 @@ class Planner:
         target: dict[QueueName, str] = {}
         for members, queues in self._classes(group, leader):
             target.update(self._assign(group, members, queues, holders))
-        _avoid_decliners(group, target, now_s)
+        _avoid_decliners(group, target)
         return target
 
     def _classes(
@@ -143,10 +143,8 @@ def _listed(member: Member) -> str:
     return ", ".join(f"{topic}:{text}" if text else topic for topic, text in member.subscriptions())
 
 
-def _avoid_decliners(group: Group, target: dict[QueueName, str], now_s: float) -> None:
+def _avoid_decliners(group: Group, target: dict[QueueName, str]) -> None:
     """What a member was advised to claim and didn't goes to another one, if there is one."""
-    for member in group.members.values():
-        member.declined = {q: until for q, until in member.declined.items() if until > now_s}
     counts = {name: 0 for name in group.members}
     for name in target.values():
         counts[name] += 1

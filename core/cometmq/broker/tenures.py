@@ -18,6 +18,8 @@ from cometmq.log import Appended, Log
 
 RECORDS_MAX = 4096
 """In one control batch."""
+RETRY_S = 5.0
+"""When to tell a log again that claims have ended, if it took nothing."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,7 @@ class Tenures:
         self._before_append = before_append
         self._tenures: dict[ClaimKey, Tenure] = {}
         self._stopped = False
+        self._not_before_s = 0.0
         self._by_session: dict[Session, set[ClaimKey]] = {}
         self.on_change: Callable[[set[str]], None] = lambda groups: None
         """Told which groups' claims have changed."""
@@ -122,6 +125,7 @@ class Tenures:
                 self.append(changes)
             except LogError as error:
                 logger.warning("claims ended, but the log was not told: %s", error)
+                self._not_before_s = self._sessions.now_s() + RETRY_S
                 self.on_change({group for group, _, _ in ending})
                 return
         if ending:
@@ -138,7 +142,8 @@ class Tenures:
                 ended.append(key)
         for key in [key for key in self._tenures if self.claims.get(key) is None]:
             self._drop(key)
-        self.void(ended)
+        if now_s >= self._not_before_s:
+            self.void(ended)
 
     def _lapsed(self, tenure: Tenure, now_s: float) -> bool:
         if tenure.session is None:
