@@ -7,7 +7,7 @@ The real ones are in `cometmq.real_environment`, the virtual ones in `cometmq.te
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -146,6 +146,3 @@ class Environment(Protocol):
 
     @property
     def files(self) -> Files: ...
-
-
-AsyncCallback = Callable[[], Awaitable[None]]

@@ -5,7 +5,7 @@ Read this file with `hookspecs.py`: a hook says when the core asks, this file sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -396,6 +396,3 @@ class Metric(msgspec.Struct, frozen=True):
     kind: Literal["counter", "gauge"]
     value: float
     labels: Mapping[str, str] = {}
-
-
-Metrics = Iterable[Metric]

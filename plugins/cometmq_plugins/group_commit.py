@@ -9,7 +9,7 @@ from cometmq.environment import Timer
 from cometmq.errors import LogError
 from cometmq.interfaces import Level, Syncer
 
-_log = logging.getLogger("cometmq.flush")
+logger = logging.getLogger("cometmq.flush")
 _TRUST = 0.2
 """Weight of a new, shorter measure of a sync; a longer one is believed at once."""
 
@@ -104,7 +104,7 @@ class GroupCommit:
     def _failed(self, error: Exception) -> None:
         if not self._ended:
             self._ended = True
-            _log.error("the log is no longer synced: %s", error)
+            logger.error("the log is no longer synced: %s", error)
 
     def _arm(self) -> None:
         """Look again when the interval is over, if there is anything to be synced."""

@@ -12,7 +12,7 @@ import logging
 from cometmq.environment import Files
 from cometmq_plugins.segment_files import is_out_of_space
 
-_log = logging.getLogger("cometmq.storage")
+logger = logging.getLogger("cometmq.storage")
 _PIECE_BYTES = 1 << 20
 _START_BYTES = 1 << 20
 
@@ -43,7 +43,7 @@ class SpaceReserve:
             return False
         _, free = self._files.space(self._path.rpartition("/")[0])
         if free < missing + self._margin_bytes:
-            _log.warning("no room for %s: %d bytes are free on that disk", self._path, free)
+            logger.warning("no room for %s: %d bytes are free on that disk", self._path, free)
             return False
         file = self._files.open(self._path, create=made)
         try:
@@ -52,7 +52,7 @@ class SpaceReserve:
         except OSError as error:
             if not is_out_of_space(error):
                 raise
-            _log.warning("no room for %s: %s", self._path, error)
+            logger.warning("no room for %s: %s", self._path, error)
         finally:
             file.close()
         return made
@@ -65,7 +65,7 @@ class SpaceReserve:
         # At once: a reserve that came back under its old name after it was written to would be
         # old bytes in a new segment.
         self._files.sync_folder(path.rpartition("/")[0])
-        _log.warning("the disk is full: %s was made from the reserve", path)
+        logger.warning("the disk is full: %s was made from the reserve", path)
         return True
 
     def give_piece(self, size_bytes: int) -> bool:

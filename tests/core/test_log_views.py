@@ -8,9 +8,9 @@ from cometmq.batch import Batch, Kind
 from cometmq.interfaces import StateView
 from cometmq.log.epochs import Epochs
 from cometmq.log.kinds import CORE_KINDS, FIRST_FREE, Kinds
+from cometmq.log.log_start import LogStart
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import EpochStart, KindName, TopicChange, Trim
-from cometmq.log.trims import LogStart
 from cometmq.testing.log_bytes import LogBytes
 from cometmq.testing.state_view_contract import StateViewContract
 
@@ -64,7 +64,7 @@ class TestNextOffsets(StateViewContract):
 
 class TestEpochs(StateViewContract):
     def make_view(self) -> Epochs:
-        return Epochs(Kind.TRIM)
+        return Epochs()
 
     def make_history(self, log: LogBytes, random: Random) -> list[Batch]:
         history = []
@@ -85,7 +85,7 @@ class TestEpochs(StateViewContract):
         return newest, view.node_of(newest), view.start_of(newest)
 
     def test_where_epochs_begin_and_end(self) -> None:
-        view = Epochs(Kind.TRIM)
+        view = Epochs()
         log = LogBytes()
         log.begin()
         for epoch, position in ((1, 0), (2, 500), (5, 900)):
@@ -98,7 +98,7 @@ class TestEpochs(StateViewContract):
         assert (view.node_of(2), view.node_of(3)) == ("n", "")
 
     def test_a_trim_forgets_what_ended_below_it_and_no_judgement_changes(self) -> None:
-        view = Epochs(Kind.TRIM)
+        view = Epochs()
         log = LogBytes()
         log.begin()
         for epoch, position in ((1, 0), (2, 500), (3, 900)):

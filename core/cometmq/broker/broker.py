@@ -55,8 +55,7 @@ class Broker:
         self.offsets = CommittedOffsets()
         self.claims = Claims()
         self.report = RecoveryReport(epoch=0)
-        """What the start found; empty before."""
-        """What the start found in the log."""
+        """What the start found in the log; empty before."""
         self.data = os.path.abspath(config.broker.data)
         self._listeners: list[Listener] = []
         self._service: Service | None = None
@@ -110,7 +109,6 @@ class Broker:
 
     def banner(self) -> list[str]:
         """Lines for people at the start."""
-        assert self.report is not None, "the broker is not started; await start() first"
         return banner_lines(
             self.config.broker.name,
             self.addresses,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cometmq.broker.names import NAME_RULE, QUEUES_MAX, is_name, shown
+from cometmq.broker.names import shown
 from cometmq.broker.park import Park
 from cometmq.broker.refusals import Rejected
 from cometmq.broker.topics import KIND, Topics
 from cometmq.environment import Clock
 from cometmq.log import Appended, Log
 from cometmq.log.records import TopicChange
+from cometmq.names import NAME_RULE, QUEUES_MAX, is_name
 from cometmq.protocol import Retention, Status
 
 TOPICS_MAX = 100_000
 """Memory is bounded, and a client with a bug can name a new topic in every message."""
-
-QueueKey = tuple[int, int]
 
 
 class Catalog:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from cometmq.batch import seed
-from cometmq.broker.catalog import Catalog, QueueKey
+from cometmq.broker.catalog import Catalog
 from cometmq.broker.fetch_reply import Reply
 from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
@@ -18,7 +18,7 @@ from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
 from cometmq.group_interfaces import Selector
 from cometmq.interfaces import Limits, ParkedFetch
-from cometmq.log import Log, NotLoaded, ReadResult
+from cometmq.log import Log, NotLoaded, QueueKey, ReadResult
 from cometmq.protocol import Fetch, FetchPart, FetchReply, Status
 
 PARTS_MAX = 4096

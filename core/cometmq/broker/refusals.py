@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from cometmq.broker.names import NAME_RULE, is_name, shown
+from cometmq.broker.names import shown
 from cometmq.errors import (
     CometError,
     LogError,
@@ -17,6 +17,7 @@ from cometmq.errors import (
     Retryable,
 )
 from cometmq.interfaces import Refuse
+from cometmq.names import NAME_RULE, is_name
 from cometmq.protocol import Status
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cometmq import protocol
 from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
 from cometmq.batch.layout import CODECS
-from cometmq.broker.catalog import Catalog, QueueKey
+from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
@@ -26,7 +26,7 @@ from cometmq.broker.requests import Request
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import LEVELS, Level, Limits, Pass, Refuse, Replace, SessionInfo
-from cometmq.log import LEVELS_HERE, Log, Outcome
+from cometmq.log import LEVELS_HERE, Log, Outcome, QueueKey
 from cometmq.log.records import TopicChange
 from cometmq.protocol import Send, SendReply, SendResultPart, Status
 

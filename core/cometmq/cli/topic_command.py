@@ -17,6 +17,7 @@ from cometmq.cli.output import (
 )
 from cometmq.cli.retention_options import changed, in_words, retention_options
 from cometmq.client.admin import Admin
+from cometmq.names import QUEUES_MAX
 from cometmq.protocol import TopicDescription, TopicInfo
 
 
@@ -29,11 +30,11 @@ def topic() -> None:
 @click.argument("name")
 @click.option(
     "--queues",
-    type=click.IntRange(1, 1024),
+    type=click.IntRange(1, QUEUES_MAX),
     metavar="N",
     default=4,
     show_default=True,
-    help="How many message queues, 1 to 1024; order is kept within a queue.",
+    help=f"How many message queues, 1 to {QUEUES_MAX}; order is kept within a queue.",
 )
 @connect_option
 @timeout_option
@@ -83,7 +84,7 @@ def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 1024), metavar="N", help="May only grow.")
+@click.option("--queues", type=click.IntRange(1, QUEUES_MAX), metavar="N", help="May only grow.")
 @click.option("--readable/--not-readable", default=None, help="Whether consumers may read.")
 @click.option("--writable/--not-writable", default=None, help="Whether producers may send.")
 @retention_options

@@ -9,8 +9,9 @@ from cometmq.batch import RecordTuple, text_hash
 from cometmq.errors import Refused
 from cometmq.interfaces import LEVELS, Limits
 from cometmq.message import Message
+from cometmq.names import NAME_PATTERN, NAME_RULE
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,127}|%[A-Z]+%[A-Za-z0-9_.%-]{1,200}")
+_NAME = re.compile(NAME_PATTERN + r"|%[A-Z]+%[A-Za-z0-9_.%-]{1,200}")
 RECORD_BYTES = 40
 """More than what a record takes besides its body and texts: array, times, lengths, table."""
 TEXT_BYTES = 5
@@ -25,7 +26,7 @@ def check_name(kind: str, name: object) -> None:
     """Raises Refused unless `name` can name a topic or a group (`kind`)."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise Refused(
-            f"{kind} name {name!r}: 1 to 127 of the characters A-Z a-z 0-9 _ . - are allowed",
+            f"{kind} name {name!r}: {NAME_RULE} are allowed",
             "BAD_NAME",
         )
 

@@ -6,15 +6,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from cometmq.batch import BATCH_BYTES_MAX
 from cometmq.interfaces import Level, Limits
-
-QUEUES_MAX = 1024
-BATCH_BYTES_MAX = 16 << 20
+from cometmq.names import NAME_PATTERN, QUEUES_MAX
 
 Name = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^[A-Za-z0-9_.-]{1,127}$",
+        pattern=f"^{NAME_PATTERN}$",
         description="1 to 127 letters, digits, dots, dashes and underscores",
     ),
 ]

@@ -2,7 +2,7 @@
 
 from cometmq.log.log import Log
 from cometmq.log.places import LEVELS_HERE
-from cometmq.log.positions import Callback, Outcome, PositionName
+from cometmq.log.positions import Callback, Outcome, PositionName, QueueKey
 from cometmq.log.queue_index import NotLoaded
 from cometmq.log.reader import ReadResult
 from cometmq.log.settings import Appended, Cut, Damage, LogSettings, RecoveryReport
@@ -18,6 +18,7 @@ __all__ = [
     "NotLoaded",
     "Outcome",
     "PositionName",
+    "QueueKey",
     "ReadResult",
     "RecoveryReport",
 ]

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from cometmq.batch import Batch
+from cometmq.batch import Batch, Kind
 from cometmq.log.records import EpochStart, Trim, read_records
 
 _decoder = msgspec.msgpack.Decoder(list[EpochStart])
@@ -22,14 +22,13 @@ class Epochs:
     name = "epochs"
     kinds: Sequence[str] = ("epoch-start", "trim")
 
-    def __init__(self, trim_kind: int) -> None:
-        self._trim_kind = trim_kind
+    def __init__(self) -> None:
         self._starts: dict[int, EpochStart] = {}
         self._order: list[EpochStart] = []
 
     def apply(self, batch: Batch) -> None:
         """Take a new reign, or forget those that a trim made unreachable."""
-        if batch.kind == self._trim_kind:
+        if batch.kind == Kind.TRIM:
             for record in read_records(Trim, batch):
                 self._forget(record.position)
         else:

@@ -16,7 +16,7 @@ from cometmq.log.records import CheckpointSlice, read_records
 from cometmq.log.scan import Problem, Read, scan_on
 from cometmq.log.segment_index import SUFFIX, BadIndex, Key, OpenSegment, SealedSegment
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class Stretch(NamedTuple):
@@ -45,7 +45,7 @@ class IndexFiles:
             reason = "there is none"
         except (OSError, BadIndex) as error:
             reason = str(error)
-        _logger.warning(
+        logger.warning(
             "the queue index of the segment at position %d is made again: %s", stretch.base, reason
         )
         return self.rebuild(segments)
@@ -71,7 +71,7 @@ class IndexFiles:
                 self._storage.write_side(index.base, SUFFIX, [data])
             except (OSError, LogError) as error:
                 # It is derived: the next one that needs it makes it again.
-                _logger.warning(
+                logger.warning(
                     "the queue index of the segment at position %d was not written: %s",
                     index.base,
                     error,
@@ -101,7 +101,7 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     for position, found in scan_on(read, base, end - base, seed, bodies=False):
         if isinstance(found, Problem):
             unreadable |= found.kind == "unreadable"
-            _logger.warning(
+            logger.warning(
                 "the segment at position %d is damaged at position %d: %s",
                 base,
                 position,
@@ -137,4 +137,4 @@ def _join(checkpoint: NextOffsets, batch: Batch) -> None:
             if shard.view == NextOffsets.name:
                 checkpoint.load(shard.data)
     except (BatchError, ValueError) as error:
-        _logger.warning("the checkpoint slice at position %d: %s", batch.position, error)
+        logger.warning("the checkpoint slice at position %d: %s", batch.position, error)

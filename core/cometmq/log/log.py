@@ -140,12 +140,11 @@ class Log(LogDrains):
         if writer.refusal is not None:
             raise writer.refusal
         settled, known = self.settled, dict(writer.checkpoints)
-        found = await self._environment.threads.run(
+        target = await self._environment.threads.run(
             lambda: trim_target(self._storage, position, settled, writer.seed, known)
         )
-        if found is None or found[0] <= self.start:
+        if target is None or target <= self.start:
             return self.start
-        target = found[0]
         settlement = self._settlement(self.append_control("trim", [Trim(target)]).end)
         self.write()
         await settlement

@@ -8,10 +8,10 @@ from cometmq.batch import Batch, Kind
 from cometmq.interfaces import StateView
 from cometmq.log.epochs import Epochs
 from cometmq.log.kinds import CORE_KINDS, Kinds
+from cometmq.log.log_start import LogStart
 from cometmq.log.min_offsets import MinOffsets
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import KindName, read_records
-from cometmq.log.trims import LogStart
 
 _NUMBERS = 256
 
@@ -22,7 +22,7 @@ class State:
     def __init__(self, views: Sequence[StateView]) -> None:
         """`views`: those of the broker and its plugins. Raises ValueError for a name used twice."""
         self.kinds = Kinds()
-        self.epochs = Epochs(Kind.TRIM)
+        self.epochs = Epochs()
         self.next_offsets = NextOffsets()
         self.min_offsets = MinOffsets()
         self.log_start = LogStart()

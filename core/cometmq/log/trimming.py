@@ -8,10 +8,10 @@ from cometmq.log.checkpoint import read_checkpoint
 
 def trim_target(
     storage: Storage, position: int, settled: int, seed: int, known: dict[int, int]
-) -> tuple[int, int] | None:
+) -> int | None:
     """Base of the newest segment at or below `position` whose head checkpoint is whole and ends
-    at or below `settled`, and that end. Reads segments that are not in `known` (base -> end of
-    checkpoint); may block. None: there is none."""
+    at or below `settled`. Reads segments that are not in `known` (base -> end of checkpoint);
+    may block. None: there is none."""
     segments: list[Segment] = [s for s in storage.segments() if s.base <= position]
     for segment in reversed(segments):
         end = known.get(segment.base)
@@ -19,5 +19,5 @@ def trim_target(
             found = read_checkpoint(storage.read, segment, segment.size, seed, limit=settled)
             end = None if found is None else found.end
         if end is not None and end <= settled:
-            return segment.base, end
+            return segment.base
     return None

@@ -80,16 +80,12 @@ class Composition:
         results = [(call.candidate.name, call.cold(values)) for call in self._calls[hook]]
         return [(name, result) for name, result in results if result is not None]
 
-    async def call_each(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
-        """Call all in order, awaiting each that is async before the next; results as `collect`.
-        The first error ends it."""
+    async def call_each(self, hook: str, **arguments: Any) -> None:
+        """Call all in order, awaiting each that is async before the next. The first error ends
+        it."""
         values = self._positional(hook, arguments)
-        results = []
         for call in self._calls[hook]:
-            result = await call.awaited(values)
-            if result is not None:
-                results.append((call.candidate.name, result))
-        return results
+            await call.awaited(values)
 
     async def call_all_reversed(self, hook: str, **arguments: Any) -> None:
         """Call all, the last one first; one that fails keeps nobody else from being called. Raises
