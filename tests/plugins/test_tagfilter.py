@@ -159,6 +159,20 @@ def test_looking_in_vain_has_an_end() -> None:
     play(scenario)
 
 
+def test_what_the_disk_has_to_give_is_filtered_too() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        for tag in ("b", "b", "a"):
+            await client.send(tagged(tag, "b"))
+        await rig.settle()
+        rig.broker.log.read_now = lambda *_: None  # type: ignore[method-assign]
+        answer = await fetch(client, "a", max_bytes=1)
+        assert found(answer) == [(4, "a"), (5, "b")]
+        part = part_of(await fetch(client, "c"))
+        assert (part.next_offset, part.batches) == (6, 0)
+
+    play(scenario)
+
+
 def test_one_in_a_hundred_moves_few_bytes() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         stored = 0

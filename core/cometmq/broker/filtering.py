@@ -73,7 +73,7 @@ def filtered(
             found.append(view)
         elif not keep:
             continue
-        elif batch.codec or len(keep) > CUT_BELOW * batch.count:
+        elif batch.codec or len(keep) >= CUT_BELOW * batch.count:
             found.append(view)
         else:
             found.append(memoryview(cut(batch, keep, log_id_seed=log_id_seed)))
