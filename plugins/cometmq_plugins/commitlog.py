@@ -9,6 +9,7 @@ import msgspec
 from cometmq.environment import Environment
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Storage
+from cometmq.plugins import Plugin
 from cometmq_plugins.segments import RESERVE_BYTES, STEP_BYTES, SegmentStorage
 
 _Step = Annotated[int, msgspec.Meta(ge=4096, le=1 << 30)]
@@ -24,7 +25,7 @@ class CommitLogOptions(msgspec.Struct, frozen=True):
     """Space set aside so that a full disk can be cleaned up and a broker can start on it."""
 
 
-class CommitLogPlugin:
+class CommitLogPlugin(Plugin):
     """Keeps the log in files of the data folder, where it survives kills and power cuts."""
 
     name = "commitlog"

@@ -8,6 +8,7 @@ import msgspec
 
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import FlushPolicy
+from cometmq.plugins import Plugin
 from cometmq_plugins.group_commit import GroupCommit
 
 _Interval = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
@@ -20,7 +21,7 @@ class FlushAsyncOptions(msgspec.Struct, frozen=True):
     """Messages are on disk this much later, plus one sync: what a power cut may take."""
 
 
-class FlushAsyncPlugin:
+class FlushAsyncPlugin(Plugin):
     """An ack does not wait for the disk (level `memory`), which is synced by the interval."""
 
     name = "flush-async"

@@ -8,6 +8,7 @@ import msgspec
 
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import FlushPolicy
+from cometmq.plugins import Plugin
 from cometmq_plugins.group_commit import GroupCommit
 
 _Interval = Annotated[int, msgspec.Meta(ge=1, le=60_000)]
@@ -23,7 +24,7 @@ class FlushSyncOptions(msgspec.Struct, frozen=True):
     """A lone waiter's sync blocks the loop as long as syncs take less than this; 0 = never."""
 
 
-class FlushSyncPlugin:
+class FlushSyncPlugin(Plugin):
     """An ack means that the message is on disk (level `disk`); sends that wait share one sync."""
 
     name = "flush-sync"

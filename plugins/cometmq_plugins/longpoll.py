@@ -13,6 +13,7 @@ import msgspec
 
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Metric, ParkedFetch
+from cometmq.plugins import Plugin
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -26,7 +27,7 @@ class LongpollOptions(msgspec.Struct, frozen=True, kw_only=True):
     """So many may wait at once; the next ones are answered empty."""
 
 
-class LongpollPlugin:
+class LongpollPlugin(Plugin):
     """Lets a fetch that found nothing wait at the broker until a message for it is readable."""
 
     name = "longpoll"

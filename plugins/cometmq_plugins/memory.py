@@ -10,6 +10,7 @@ from cometmq.environment import Environment
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Storage
 from cometmq.memory_files import MemoryFiles
+from cometmq.plugins import Plugin
 from cometmq_plugins.segments import RESERVE_BYTES, STEP_BYTES, SegmentStorage
 
 _Capacity = Annotated[int, msgspec.Meta(ge=64 << 20)]
@@ -23,7 +24,7 @@ class MemoryOptions(msgspec.Struct, frozen=True):
     what was written only."""
 
 
-class MemoryPlugin:
+class MemoryPlugin(Plugin):
     """Keeps the log in memory: fast, and gone with the process."""
 
     name = "memory"

@@ -141,8 +141,9 @@ def test_a_message_of_very_many_frames(listen: Listen, receiver: ReceiverThread)
 
 def test_nobody_chooses_a_routing_id(listen: Listen, receiver: ReceiverThread) -> None:
     listener = listen()
-    for _ in range(2):
-        chooser = connect_zmtp(listener.address, b"me")
+    # Two names: one that ZeroMQ still holds for a connection just dropped it gives to nobody else.
+    for name in (b"me", b"you"):
+        chooser = connect_zmtp(listener.address, name)
         chooser.sendall(frame(b"hello"))
         assert ended(chooser)
     assert receiver.messages == []

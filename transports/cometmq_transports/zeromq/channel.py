@@ -12,7 +12,6 @@ import itertools
 import math
 import os
 import select
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,6 +22,7 @@ from cometmq.interfaces import Channel, ChannelEvent, Limits
 from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zeromq.address import Endpoint, parse, resolve
 from cometmq_transports.zeromq.frames import ready, receive_frames, send_frames
+from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
 
 CONNECT_MS = 3_000
 HANDSHAKE_MS = 5_000
@@ -33,14 +33,8 @@ NEVER_MS = 1_000_000_000
 "never", and IMMEDIATE as well, would make ZeroMQ throw away what was received but not yet read when
 the connection ends, such as the last acks of a broker."""
 
-_EVENT = struct.Struct("=Hi")
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 _EVENTS = (
-    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | HANDSHAKE_FAILED
 )
 _SOCKETS_MAX = 65_535
 
@@ -82,10 +76,9 @@ class DealerChannel:
         self._connected = False
         self._over = False
         self._frames_max = limits.frames
-        own = context()
-        self._socket: zmq.Socket[bytes] = own.socket(zmq.DEALER)
-        self._monitor: zmq.Socket[bytes] = own.socket(zmq.PAIR)
+        self._socket: zmq.Socket[bytes] = context().socket(zmq.DEALER)
         self._set_up(endpoint, limits)
+        self._monitor = open_monitor(self._socket, f"channel-{next(_monitor_numbers)}", _EVENTS)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
@@ -114,11 +107,6 @@ class DealerChannel:
         for option, value in settings.items():
             self._socket.set(option, value)
         self._socket.copy_threshold = 0
-        self._monitor.set(zmq.RCVHWM, 0)
-        self._monitor.set(zmq.LINGER, 0)
-        news = f"inproc://channel-{next(_monitor_numbers)}"
-        self._socket.monitor(news, _EVENTS)
-        self._monitor.connect(news)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Hand one message over. False: `events` has not told of a connection, or has told of its
@@ -155,8 +143,7 @@ class DealerChannel:
         """What happened since the last call: at most "connected", then one event that ends it."""
         happened: list[tuple[ChannelEvent, str]] = []
         while not self._monitor.closed and ready(self._monitor):
-            kind, value = _EVENT.unpack(self._monitor.recv(zmq.NOBLOCK))
-            self._monitor.recv(zmq.NOBLOCK)
+            kind, value = read_event(self._monitor)
             event = None if self._over else self._judge(kind, value)
             if event is not None:
                 happened.append(event)
@@ -169,7 +156,7 @@ class DealerChannel:
         self._over = True
         if self._connected:
             return "disconnected", f"the connection to {self._address} ended"
-        if kind & (_HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED):
+        if kind & (HANDSHAKE_FAILED | zmq.EVENT_DISCONNECTED):
             silent = kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL and value == errno.EAGAIN
             why = "is silent" if silent else "ended the connection or speaks something else"
             return "handshake_failed", f"{self._address} {why}; is it no broker, or full?"

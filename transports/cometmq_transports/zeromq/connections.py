@@ -18,13 +18,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import zmq
 
-_EVENT = struct.Struct("=Hi")
-_MONITOR_ADDRESS = "inproc://monitor"
-_HANDSHAKE_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
+from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
+
 _CREDENTIALS = struct.Struct("=3i")
 
 
@@ -56,13 +51,8 @@ class Connections(Generic[Owner]):
         self._opened: dict[int, Opened] = {}
         self._owners: dict[int, Owner] = {}
         self.leaving: list[Owner] = []
-        # Without a bound of its own: a full monitor would block ZeroMQ's I/O thread.
-        self._monitor: zmq.Socket[bytes] = router.context.socket(zmq.PAIR)
-        self._monitor.set(zmq.RCVHWM, 0)
-        self._monitor.set(zmq.LINGER, 0)
         events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED
-        router.monitor(_MONITOR_ADDRESS, events | _HANDSHAKE_FAILED)
-        self._monitor.connect(_MONITOR_ADDRESS)
+        self._monitor = open_monitor(router, "monitor", events | HANDSHAKE_FAILED)
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -76,8 +66,7 @@ class Connections(Generic[Owner]):
         surplus: set[int] = set()
         while True:
             try:
-                event, value = _EVENT.unpack(self._monitor.recv(zmq.NOBLOCK))
-                self._monitor.recv(zmq.NOBLOCK)
+                event, value = read_event(self._monitor)
             except zmq.Again:
                 break
             if event == zmq.EVENT_ACCEPTED:

@@ -12,6 +12,7 @@ from cometmq.environment import Environment
 from cometmq.errors import ConfigError
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Metric, Receiver, Transport
+from cometmq.plugins import Plugin
 from cometmq_transports.zeromq.address import Endpoint, check_socket_file, parse, resolve
 from cometmq_transports.zeromq.listener import RouterListener
 from cometmq_transports.zeromq.options import ZeromqOptions
@@ -92,7 +93,7 @@ def _bind(router: zmq.Socket[bytes], address: str, endpoint: Endpoint) -> str:
     return endpoint._replace(port=port).text()
 
 
-class ZeromqPlugin:
+class ZeromqPlugin(Plugin):
     """Brings `tcp://` and `ipc://`, the default transport."""
 
     name = "zeromq"

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from cometmq.environment import Files
 from cometmq.errors import LogError
-from cometmq_plugins.segment_files import Entry, SegmentTable
+from cometmq_plugins.segments.files import Entry, SegmentTable
 
 
 def keep_copy(files: Files, table: SegmentTable, position: int, folder: str) -> str:

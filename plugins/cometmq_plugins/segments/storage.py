@@ -1,4 +1,4 @@
-"""The log's segments as files, over any file layer: what `commitlog` and `memory` share.
+"""The storage itself: segments as files in a data folder.
 
 It knows positions and bytes, and no batch. The folder: `log/POSITION.seg` and its side files,
 `log/reserve` (space set aside), `cut/` (what was cut off the log), `lock`, `node`.
@@ -16,18 +16,18 @@ from functools import partial
 from cometmq.environment import Buffer, Environment, File, Files
 from cometmq.errors import LogError, NoSpace
 from cometmq.interfaces import Segment
-from cometmq_plugins.data_folder import DataFolder
-from cometmq_plugins.segment_cuts import cut_off, keep_copy, remove_segment
-from cometmq_plugins.segment_files import (
+from cometmq_plugins.segments.cuts import cut_off, keep_copy, remove_segment
+from cometmq_plugins.segments.data_folder import DataFolder
+from cometmq_plugins.segments.files import (
     Entry,
     SegmentTable,
     is_out_of_space,
     only_zeros,
     write_side_file,
 )
-from cometmq_plugins.segment_sync import Unsynced
-from cometmq_plugins.segment_trims import take_off, unlink_all
-from cometmq_plugins.space_reserve import SpaceReserve
+from cometmq_plugins.segments.reserve import SpaceReserve
+from cometmq_plugins.segments.sync import Unsynced
+from cometmq_plugins.segments.trims import take_off, unlink_all
 
 STEP_BYTES = 16 << 20
 RESERVE_BYTES = 24 << 20

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 
 from cometmq.environment import Files
-from cometmq_plugins.segment_files import is_out_of_space
 
 logger = logging.getLogger("cometmq.storage")
 _PIECE_BYTES = 1 << 20
@@ -50,8 +49,7 @@ class SpaceReserve:
             file.allocate(file_size, missing)
             self.owed_bytes = 0
         except OSError as error:
-            if not is_out_of_space(error):
-                raise
+            # Whatever it is: a broker works without a reserve, and need not stop for it.
             logger.warning("no room for %s: %s", self._path, error)
         finally:
             file.close()

@@ -6,7 +6,7 @@ from functools import partial
 
 from cometmq.environment import File, Files, Threads
 from cometmq.errors import LogStopped
-from cometmq_plugins.segment_files import Entry
+from cometmq_plugins.segments.files import Entry
 
 _Pending = list[tuple[Entry, File, int]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cometmq.environment import Files
-from cometmq_plugins.segment_files import Entry, SegmentTable
-from cometmq_plugins.segment_sync import Unsynced
+from cometmq_plugins.segments.files import Entry, SegmentTable
+from cometmq_plugins.segments.sync import Unsynced
 
 
 def take_off(table: SegmentTable, unsynced: Unsynced, position: int) -> dict[Entry, list[str]]:

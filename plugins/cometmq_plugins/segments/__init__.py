@@ -1,0 +1,9 @@
+"""The log's segments as files, over any file layer: what `commitlog` and `memory` share.
+
+`storage` is the whole; `files` knows names and reads, `sync` what is not on disk yet, `cuts` and
+`trims` take away from either end, `reserve` keeps room for a full disk, `data_folder` the lock.
+"""
+
+from cometmq_plugins.segments.storage import RESERVE_BYTES, STEP_BYTES, SegmentStorage
+
+__all__ = ["RESERVE_BYTES", "STEP_BYTES", "SegmentStorage"]
