@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from cometmq.environment import Environment
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Receiver, Transport
-from cometmq.plugins import Plugin
 from cometmq_transports.inproc.listener import InprocListener, publish
 
 
@@ -25,7 +24,7 @@ class InprocTransport:
         return listener
 
 
-class InprocPlugin(Plugin):
+class InprocPlugin:
     """Brings `inproc://`: clients in the broker's own process."""
 
     name = "inproc"

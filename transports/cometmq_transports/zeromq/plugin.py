@@ -12,7 +12,6 @@ from cometmq.environment import Environment
 from cometmq.errors import ConfigError
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Metric, Receiver, Transport
-from cometmq.plugins import Plugin
 from cometmq_transports.zeromq.address import Endpoint, check_socket_file, parse, resolve
 from cometmq_transports.zeromq.listener import RouterListener
 from cometmq_transports.zeromq.options import ZeromqOptions
@@ -93,7 +92,7 @@ def _bind(router: zmq.Socket[bytes], address: str, endpoint: Endpoint) -> str:
     return endpoint._replace(port=port).text()
 
 
-class ZeromqPlugin(Plugin):
+class ZeromqPlugin:
     """Brings `tcp://` and `ipc://`, the default transport."""
 
     name = "zeromq"
