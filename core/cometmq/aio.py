@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -27,13 +26,12 @@ from cometmq.client.aio_driver import AioDriver
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Outcome, Receipt, SendResult
 from cometmq.client.consumer import assign, assign_first
-from cometmq.client.engine import Engine
+from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import Waitable, log
 from cometmq.client.offsets import Start
 from cometmq.client.producing import Accumulator, ProducerOptions
 from cometmq.client.reading import Reader, UnreadablePolicy
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.errors import Closed, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
@@ -48,33 +46,13 @@ from cometmq.protocol import (
     TopicDescription,
     TopicInfo,
 )
-from cometmq.real_environment import RealEnvironment
 
 __all__ = ["Admin", "Consumer", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Face:
-    """An `async with` block that closes at its end."""
-
-    async def close(self) -> None:
-        """End the connection."""
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-
-class Producer(_Face):
+class Producer(AioFace):
     """See `cometmq.Producer`."""
 
     def __init__(
@@ -96,7 +74,7 @@ class Producer(_Face):
             level, linger_ms, batch_bytes, buffer_bytes, when_full, send_timeout
         )
         self._pid = os.getpid()
-        self._engine = _engine(address, client_id, credentials, environment, connect)
+        self._engine = make_engine(address, client_id, credentials, environment, connect)
         self._driver = AioDriver(self._engine)
         self._accumulator = Accumulator(self._engine, options, self, nullcontext())
         atexit.register(self._at_exit)
@@ -167,7 +145,7 @@ class Producer(_Face):
             )
 
 
-class PullConsumer(_Face):
+class PullConsumer(AioFace):
     """See `cometmq.PullConsumer`."""
 
     def __init__(
@@ -189,7 +167,7 @@ class PullConsumer(_Face):
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = _engine(address, client_id, credentials, environment, connect)
+        engine = make_engine(address, client_id, credentials, environment, connect)
         options = FetchOptions(
             group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
         )
@@ -248,7 +226,7 @@ class PullConsumer(_Face):
         self._driver.close()
 
 
-class Admin(_Face):
+class Admin(AioFace):
     """See `cometmq.Admin`."""
 
     def __init__(
@@ -261,7 +239,7 @@ class Admin(_Face):
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = _engine(address, client_id, credentials, environment, connect)
+        engine = make_engine(address, client_id, credentials, environment, connect)
         self._flows = Administration(engine, timeout)
         self._driver = AioDriver(engine)
 
@@ -346,19 +324,3 @@ class Admin(_Face):
     async def close(self) -> None:
         """See `cometmq.Admin.close`."""
         self._driver.close()
-
-
-def _engine(
-    address: str | None,
-    client_id: str | None,
-    credentials: dict[str, str] | None,
-    environment: Environment | None,
-    connect: Connect | None,
-) -> Engine:
-    return Engine(
-        address_or_default(address),
-        environment or RealEnvironment(),
-        client_id=client_id,
-        credentials=credentials,
-        connect=connect,
-    )

@@ -17,7 +17,8 @@ from cometmq.interfaces import Storage
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.files import FaultyFiles, PowerCut
-from cometmq.testing.storage_contract import StorageContract, append, bases, pattern
+from cometmq.testing.storage_bench import append, bases, pattern
+from cometmq.testing.storage_contract import StorageContract
 from cometmq_plugins.commitlog import CommitLogOptions, CommitLogPlugin
 
 STEP = 4096

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TypeVar
 
 import msgspec
 
 from cometmq.client.administration import Administration
 from cometmq.client.driver import Driver
-from cometmq.client.engine import Engine
+from cometmq.client.faces import Face, make_engine
 from cometmq.client.offsets import Start
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.interfaces import Connect
 from cometmq.protocol import (
@@ -25,12 +23,11 @@ from cometmq.protocol import (
     TopicDescription,
     TopicInfo,
 )
-from cometmq.real_environment import RealEnvironment
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class Admin:
+class Admin(Face):
     """Topics, offsets and health of a broker.
 
     Every method waits up to `timeout` seconds and raises Refused, Retryable, Closed and, where it
@@ -47,13 +44,7 @@ class Admin:
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = Engine(
-            address_or_default(address),
-            environment or RealEnvironment(),
-            client_id=client_id,
-            credentials=credentials,
-            connect=connect,
-        )
+        engine = make_engine(address, client_id, credentials, environment, connect)
         self._flows = Administration(engine, timeout)
         self._driver = Driver(engine, self.close)
 
@@ -147,14 +138,3 @@ class Admin:
     def close(self) -> None:
         """End the connection."""
         self._driver.close()
-
-    def __enter__(self) -> Admin:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

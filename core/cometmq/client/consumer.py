@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
 
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.driver import Driver
-from cometmq.client.engine import Engine
+from cometmq.client.faces import Face, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader, UnreadablePolicy
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.errors import Refused
 from cometmq.interfaces import Connect
 from cometmq.message import ReceivedMessage
-from cometmq.real_environment import RealEnvironment
 
 
-class PullConsumer:
+class PullConsumer(Face):
     """Reads queues at its own pace and commits, for a group, how far it came.
 
     Delivery is *at least once*: after a crash reading goes on at the last commit, and what was
@@ -55,13 +52,7 @@ class PullConsumer:
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = Engine(
-            address_or_default(address),
-            environment or RealEnvironment(),
-            client_id=client_id,
-            credentials=credentials,
-            connect=connect,
-        )
+        engine = make_engine(address, client_id, credentials, environment, connect)
         options = FetchOptions(
             group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
         )
@@ -135,17 +126,6 @@ class PullConsumer:
     def close(self) -> None:
         """End the connection. Nothing is committed by closing."""
         self._driver.close()
-
-    def __enter__(self) -> PullConsumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def assign_first(

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal
 
 from cometmq.client.batching import Outcome, Receipt, SendResult
 from cometmq.client.driver import Driver
-from cometmq.client.engine import Engine
+from cometmq.client.faces import Face, make_engine
 from cometmq.client.flows import Waitable, log
 from cometmq.client.producing import Accumulator, ProducerOptions
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.errors import Closed, CometError, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
 from cometmq.message import Message
-from cometmq.real_environment import RealEnvironment
 
 EXIT_TIMEOUT_S = 10.0
 
 
-class Producer:
+class Producer(Face):
     """Sends messages to topics; one for a process is enough, all threads may use it.
 
     The promise is *at least once*: a message whose answer was lost with a connection is sent
@@ -55,13 +52,7 @@ class Producer:
         options = ProducerOptions(
             level, linger_ms, batch_bytes, buffer_bytes, when_full, send_timeout
         )
-        engine = Engine(
-            address_or_default(address),
-            environment or RealEnvironment(),
-            client_id=client_id,
-            credentials=credentials,
-            connect=connect,
-        )
+        engine = make_engine(address, client_id, credentials, environment, connect)
         self._driver = Driver(engine, self._at_exit)
         self._accumulator = Accumulator(engine, options, self, self._driver.lock)
         self._driver.on_forked = self._forked
@@ -123,17 +114,6 @@ class Producer:
         self._driver.close()
         if left:
             raise OutcomeUnknown(f"{left} batches were not acknowledged within {timeout} s")
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- as the owner of batches --------------------------------------------------------------
 
