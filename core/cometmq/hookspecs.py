@@ -20,6 +20,7 @@ import pluggy
 from cometmq.environment import Environment
 from cometmq.group_interfaces import Filter, Strategy
 from cometmq.interfaces import (
+    Answer,
     Delay,
     DiskPressure,
     FlushPolicy,
@@ -31,6 +32,7 @@ from cometmq.interfaces import (
     Refuse,
     Replace,
     SessionInfo,
+    StateView,
     Storage,
     Transport,
 )
@@ -84,6 +86,12 @@ def flush_policy() -> FlushPolicy | None:
 
 
 @hookspec
+def state_views() -> Sequence[StateView] | None:
+    """Return state that is derived from the log and kept in its checkpoints; two of one name are
+    an error. Called once, before the log is opened."""
+
+
+@hookspec
 def transports() -> Sequence[Transport] | None:
     """Return the transports that this plugin brings; two for one scheme are an error."""
 
@@ -108,6 +116,11 @@ def rebalance_strategies() -> Sequence[Strategy] | None:
 def filters() -> Sequence[Filter] | None:
     """Return languages that a fetch may say in which messages it wants; the first that knows an
     expression takes it."""
+
+
+@hookspec
+def features() -> Sequence[str] | None:
+    """Return names of what clients may rely on while this plugin is enabled; told in hello."""
 
 
 @hookspec
@@ -170,10 +183,10 @@ def admit(session: SessionInfo, operation: str, size_bytes: int) -> Delay | Refu
 
 @_hot
 @hookspec
-def before_append(session: SessionInfo, batch: Batch) -> Pass | Replace | Refuse | None:
+def before_append(session: SessionInfo, batch: Batch) -> Pass | Replace | Refuse | Answer | None:
     """A batch with proven CRC and table is about to be stamped for its queue. None and Pass:
-    go on; Replace: go on with other records; Refuse: nothing is stored. The next plugin sees what
-    the one before returned."""
+    go on; Replace: go on with other records; Refuse: nothing is stored; Answer: it is in the log
+    already. The next plugin sees what the one before returned; the last two end the chain."""
 
 
 @_hot

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
 
+from cometmq.answers import Answer as Answer
+from cometmq.answers import Delay as Delay
+from cometmq.answers import Pass as Pass
+from cometmq.answers import Refuse as Refuse
+from cometmq.answers import Replace as Replace
 from cometmq.environment import Buffer, Environment
 
 if TYPE_CHECKING:
@@ -303,31 +308,6 @@ class SessionInfo(Protocol):
     client_id: str
     principal: str | None
     peer_name: str
-
-
-class Pass(msgspec.Struct, frozen=True, tag=True):
-    """`before_append`: go on with the batch as it is."""
-
-
-class Replace(msgspec.Struct, frozen=True, tag=True):
-    """`before_append`: go on with these bytes (a sealed batch, see `cometmq.batch.amend`)."""
-
-    batch: Any
-
-
-class Refuse(msgspec.Struct, frozen=True, tag=True):
-    """`authorize`, `admit`, `before_append`: answer the sender with this reason; `retry_after_ms`
-    above 0 makes it retryable."""
-
-    reason: str
-    retry_after_ms: int = 0
-    code: str = "REFUSED"
-
-
-class Delay(msgspec.Struct, frozen=True, tag=True):
-    """`admit`: handle this request `delay_ms` later."""
-
-    delay_ms: int
 
 
 class Job(msgspec.Struct, frozen=True):

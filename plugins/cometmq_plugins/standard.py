@@ -7,7 +7,7 @@ from cometmq.plugins import Plugin
 
 class Standard(Plugin):
     """A bundle without hooks of its own: transports, a durable log, group commit, long polling,
-    cleanup, and for groups two ways to share queues and the filter by tag."""
+    cleanup, for groups two ways to share queues and the filter by tag, and idempotent producers."""
 
     name = "standard"
     bundle = (
@@ -20,4 +20,5 @@ class Standard(Plugin):
         "sticky",
         "averagely",
         "tagfilter",
+        "dedup",
     )

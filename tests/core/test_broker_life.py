@@ -48,6 +48,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
                 "sticky",
                 "averagely",
                 "tagfilter",
+                "dedup",
             ]
             assert info.in_doubt == ""
             lines = rig.broker.banner()
@@ -56,7 +57,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
             assert lines[2] == "data in /mq-data"
             assert lines[3] == (
                 "plugins zeromq, inproc, commitlog, flush-sync, longpoll, cleanup, sticky, "
-                "averagely, tagfilter"
+                "averagely, tagfilter, dedup"
             )
             assert "power cut takes nothing that was acknowledged" in lines[4]
 

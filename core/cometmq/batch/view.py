@@ -31,10 +31,12 @@ from cometmq.batch.layout import (
     LENGTH_AT,
     LENGTH_MIN,
     MAGIC,
+    OPENING,
     PRODUCER_CRC_AT,
     PRODUCER_SECTION,
     RESERVED,
     SEALED_AT,
+    STAMP,
     STAMP_AT,
     U16,
     bad,
@@ -142,6 +144,23 @@ class Batch:
             self.born_span,
             self.topic_length,
         ) = HEADER.unpack_from(view)
+
+    def take_stamp(self, head: bytes | bytearray) -> None:
+        """Make the broker's fields what they are in `head`, the first bytes of this same batch
+        after its stamp (`STAMPED_BYTES` or more). The bytes in `view` stay what they were."""
+        _, self.broker_crc, _ = OPENING.unpack_from(head)
+        (
+            self.position,
+            self.epoch,
+            self.synced_before,
+            self.base_offset,
+            self.store_time,
+            self.incarnation,
+            self.queue,
+            self.origin_kind,
+            self.flags,
+            self.origin_position,
+        ) = STAMP.unpack_from(head, STAMP_AT)
 
     def __repr__(self) -> str:
         return (

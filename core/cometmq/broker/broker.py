@@ -25,6 +25,7 @@ from cometmq.broker.park import Park
 from cometmq.broker.preflight import preflight
 from cometmq.broker.service import Service
 from cometmq.broker.topics import Topics
+from cometmq.broker.views import contributed_views
 from cometmq.broker.watchdog import Watchdog
 from cometmq.config import Config
 from cometmq.environment import Environment
@@ -174,7 +175,7 @@ class Broker:
             self.composition.slot("storage", environment=self.environment, data=self.data),
             self.composition.slot("flush_policy"),
             self.environment,
-            views=[self.topics, self.offsets, self.claims],
+            views=[self.topics, self.offsets, self.claims, *contributed_views(self.composition)],
             settings=LogSettings(
                 segment_bytes=settings.segment_bytes,
                 segment_batches=settings.segment_batches,

@@ -25,7 +25,7 @@ from cometmq.broker.refusals import (
 from cometmq.broker.requests import Request
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import BatchError, LogError
-from cometmq.interfaces import LEVELS, Level, Limits, Pass, Refuse, Replace, SessionInfo
+from cometmq.interfaces import LEVELS, Answer, Level, Limits, Pass, Refuse, Replace, SessionInfo
 from cometmq.log import LEVELS_HERE, Log, Outcome, QueueKey
 from cometmq.log.records import TopicChange
 from cometmq.protocol import Send, SendReply, SendResultPart, Status
@@ -33,7 +33,7 @@ from cometmq.protocol import Send, SendReply, SendResultPart, Status
 BATCHES_MAX = 4096
 """In one request: the loop serves nobody else while it goes through them."""
 
-BeforeAppend = Callable[[SessionInfo, Batch], Pass | Replace | Refuse | None]
+BeforeAppend = Callable[[SessionInfo, Batch], Pass | Replace | Refuse | Answer | None]
 
 
 class Sends:
@@ -82,13 +82,16 @@ class Sends:
     def _append(
         self, request: Request, piece: memoryview, incarnation: int, pending: _Pending
     ) -> QueueKey | None:
-        """Append one batch and note its result; its queue, or None if it was refused."""
+        """Append one batch and note its result; its queue, or None if nothing was appended."""
         name = ""
         try:
             batch = self._checked(piece)
             name = batch.topic
             topic = self._destination(request, batch, incarnation)
             offered = self._offered(request, batch) if self._before_append else batch
+            if isinstance(offered, Answer):
+                pending.accept(offered.end, _repeated(batch, offered))
+                return None
             appended = self._log.append(
                 offered,
                 incarnation=topic.incarnation,
@@ -160,17 +163,19 @@ class Sends:
             )
         return topic
 
-    def _offered(self, request: Request, batch: Batch) -> Batch:
-        """What the plugins make of a batch. Raises Rejected if one refuses it, BatchError if one
-        gives back what is no batch for the same queue."""
+    def _offered(self, request: Request, batch: Batch) -> Batch | Answer:
+        """What the plugins make of a batch, or where it is already. Raises Rejected if one refuses
+        it, BatchError if one gives back what is no batch for the same queue."""
         for hook in self._before_append:
             answer = hook(request.session, batch)
             if isinstance(answer, Refuse):
                 raise hook_refusal(answer)
+            if isinstance(answer, Answer):
+                return answer
             if isinstance(answer, Replace):
                 batch = self._replaced(batch, answer)
             elif answer is not None and not isinstance(answer, Pass):
-                raise wrong_answer(hook, answer, "Pass, Replace, Refuse or None")
+                raise wrong_answer(hook, answer, "Pass, Replace, Refuse, Answer or None")
         return batch
 
     def _replaced(self, batch: Batch, answer: Replace) -> Batch:
@@ -191,36 +196,51 @@ class Sends:
         return replacement
 
 
-class _Pending:
-    """A send on its way: one result per batch, and how far the log has to get."""
+def _repeated(batch: Batch, answer: Answer) -> SendResultPart:
+    """What the sender of the first copy heard, or will hear."""
+    return SendResultPart(
+        status=Status.OK,
+        queue=batch.queue_claim,
+        base_offset=answer.base_offset,
+        incarnation=answer.incarnation,
+        epoch=answer.epoch,
+        store_time=answer.store_time,
+    )
 
-    __slots__ = ("_end", "_level", "_log", "_request", "_results", "is_awaited")
+
+class _Pending:
+    """A send on its way: one result per batch, and how far the log has to get for each."""
+
+    __slots__ = ("_ends", "_level", "_log", "_request", "_results", "is_awaited")
 
     def __init__(self, log: Log, request: Request, level: Level) -> None:
         self._log = log
         self._request = request
         self._level = level
         self._results: list[SendResultPart] = []
-        self._end = -1
+        self._ends: list[int] = []
+        """By result: position behind the batch, or -1 when it is not in the log."""
         self.is_awaited = False
         """Somebody waits to read it, and this level starts no sync that makes it readable."""
 
     def accept(self, end: int, result: SendResultPart) -> None:
-        self._end = end
+        self._ends.append(end)
         self._results.append(result)
 
     def refuse(self, error: Rejected) -> None:
-        self._results.append(
+        self.accept(
+            -1,
             SendResultPart(
                 status=error.status, detail=error.detail, retry_after_ms=error.retry_after_ms
-            )
+            ),
         )
 
     def wait(self) -> None:
         """Answer once everything has its level; positions are reached in order, so one wait for
-        the last of them is enough."""
-        if self._end >= 0:
-            self._log.wait(self._level, self._end, self._done)
+        the highest of them is enough."""
+        end = max(self._ends, default=-1)
+        if end >= 0:
+            self._log.wait(self._level, end, self._done)
         else:
             self._request.answer(SendReply(self._results))
 
@@ -228,7 +248,7 @@ class _Pending:
         if outcome is Outcome.REACHED:
             self._request.answer(SendReply(self._results, self._level))
             if self.is_awaited:
-                self._log.demand(self._end)
+                self._log.demand(max(self._ends))
         elif outcome is Outcome.NOT_WRITTEN:
             self._write_failed()
         else:
@@ -236,7 +256,11 @@ class _Pending:
             self._request.drop()
 
     def _write_failed(self) -> None:
-        """A drain is one write, so all that was appended is taken back together."""
+        """A drain is one write, so all that was appended is taken back together. What repeats an
+        earlier drain's is in the log all the same."""
         failed = SendResultPart(status=Status.RETRY, detail=NOT_WRITTEN)
-        results = [failed if part.status == Status.OK else part for part in self._results]
-        self._request.answer(SendReply(results))
+        written = self._log.appended
+        for place, end in enumerate(self._ends):
+            if end > written:
+                self._results[place], self._ends[place] = failed, -1
+        self.wait()

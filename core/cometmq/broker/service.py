@@ -79,6 +79,7 @@ class Service:
             log, self.sessions, gate, clock, limits, self._welcome, self.commits.flush
         )
         self.damage_reports = 0
+        self._features = [name for _, names in composition.collect("features") for name in names]
         self._gate = gate
         sends = Sends(log, catalog, gate, park, limits, chain("before_append"))
         topics = TopicOperations(log, catalog, gate, Waits(log), limits)
@@ -138,6 +139,7 @@ class Service:
             limits=config.limits,
             default_level=log.default_level,
             auto_create=config.broker.auto_create,
+            features=self._features,
         )
 
     def _heartbeat(self, request: Request, header: Heartbeat, body: Body) -> None:

@@ -68,6 +68,8 @@ class Status(IntEnum):
     CLAIMED = 24
     LIMIT_REACHED = 25
     GROUP_NOT_FOUND = 26
+    OUT_OF_SEQUENCE = 27
+    UNKNOWN_PRODUCER = 28
     RETRY = 40
     NO_SPACE = 41
     STOPPING = 42

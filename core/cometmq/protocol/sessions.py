@@ -33,6 +33,8 @@ class HelloReply(Plain):
     limits: Limits
     default_level: str
     auto_create: bool = True
+    features: list[str] = []
+    """What plugins of this broker let a client rely on, by name."""
 
 
 class Heartbeat(Wire):

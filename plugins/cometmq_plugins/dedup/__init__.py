@@ -1,0 +1,1 @@
+"""Plugin `dedup`: a send that is repeated is stored once and gets the same answer."""
