@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
 
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+import pytest
 
 from cometmq.batch import RecordTuple, encode_messages
 from cometmq.client.group_options import GroupOptions
 from cometmq.client.grouping import Grouping
 from cometmq.client.lane import Lane
-from cometmq.client.listeners import Listener
 from cometmq.client.runs import Run
 from cometmq.message import ReceivedMessage
 from cometmq.protocol import Operation
@@ -20,40 +17,35 @@ from cometmq.testing.client_rig import ClientRig
 from cometmq.testing.scripted_groups import ScriptedGroups
 
 TAGS = ["red", "blue", "green"]
+STEPS = 150
 
 
-def nothing(message: ReceivedMessage) -> None:
-    """Handlers are played by the rules."""
-
-
-class LaneMachine(RuleBasedStateMachine):
+class Walk:
     """Workers that take, finish, fail and give back runs of one queue, while it is read."""
 
-    @initialize(orderly=st.booleans(), tags=st.sampled_from(["*", "red", "red || blue"]))
-    def begin(self, orderly: bool, tags: str) -> None:
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.orderly = seed % 5 < 2
+        words = [["*"], ["red"], ["red", "blue"]][seed % 3]
+        self.wanted = set(TAGS) if words == ["*"] else set(words)
         self.rig = ClientRig()
         self.groups = ScriptedGroups(self.rig.broker)
-        self.grouping = Grouping(
-            self.rig.engine,
-            GroupOptions("g", prefetch_messages=20),
-            "skip",
-            None,
-            self.acked,
-            False,
-        )
-        self.listeners: list[Listener] = []
-        words = tags.split(" || ")
-        for word in words:
-            self.listeners.append(self.grouping.subscribe("orders", word, nothing, 8, orderly))
-        self.wanted = set(TAGS) if tags == "*" else set(words)
-        self.orderly = orderly
+        options = GroupOptions("g", prefetch_messages=20)
+        self.grouping = Grouping(self.rig.engine, options, "skip", None, self.acked, False)
+        self.listeners = [
+            self.grouping.subscribe("orders", word, self.handle, 8, self.orderly) for word in words
+        ]
+        self.stored: list[str] = []
+        self.handled: list[int] = []
+        self.out: list[Run] = []
+        self.failed = False
+        self.failures = 0.05 if seed % 2 else 0.0
         self.groups.advise(("orders", 0))
         self.grouping.start()
         self.rig.step()
-        self.stored: list[str] = []
-        self.handled: set[int] = set()
-        self.out: list[Run] = []
-        self.draining = False
+
+    def handle(self, message: ReceivedMessage) -> None:
+        """The steps play the handlers."""
 
     def acked(self, run: Run) -> None:
         """Only an iteration acknowledges."""
@@ -62,8 +54,12 @@ class LaneMachine(RuleBasedStateMachine):
     def lane(self) -> Lane | None:
         return self.grouping.dispatch.lanes.get(("orders", 0))
 
-    @rule(tags=st.lists(st.sampled_from(TAGS), min_size=1, max_size=8))
-    def store(self, tags: list[str]) -> None:
+    @property
+    def committed(self) -> int:
+        return self.groups.committed("g", "orders", 0) or 0
+
+    def store(self) -> None:
+        tags = self.chance.choices(TAGS, k=self.chance.randint(1, 9))
         records: list[RecordTuple] = [(0, b"x", tag, (), {}) for tag in tags]
         self.rig.broker.put("orders", 0, encode_messages("orders", 0, records))
         self.stored += tags
@@ -74,86 +70,96 @@ class LaneMachine(RuleBasedStateMachine):
                     request.answer(answer)
         self.rig.step()
 
-    @rule(data=st.data(), size=st.integers(1, 5))
-    def take(self, data: Any, size: int) -> None:
-        listener = data.draw(st.sampled_from(self.listeners))
-        listener.run_size = size
+    def take(self) -> None:
+        listener = self.chance.choice(self.listeners)
+        listener.run_size = self.chance.randint(1, 6)
         run = self.grouping.next(listener)
         if run is not None:
-            for message in run.messages:
-                assert message.tag in (listener.tags or TAGS)
+            assert {message.tag for message in run.messages} <= (listener.tags or self.wanted)
             self.out.append(run)
         assert not (self.orderly and len(self.out) > 1)
 
-    @precondition(lambda self: self.out)
-    @rule(data=st.data(), failing=st.booleans())
-    def give_back(self, data: Any, failing: bool) -> None:
-        run = data.draw(st.sampled_from(self.out))
-        count = data.draw(st.integers(0, len(run.messages)))
-        self.out.remove(run)
-        self.handled |= {message.offset for message in run.messages[:count]}
+    def give_back(self, fail: bool) -> None:
+        if not self.out:
+            return
+        run = self.out.pop(self.chance.randrange(len(self.out)))
+        whole = len(run.messages)
+        count = self.chance.choice([whole, self.chance.randint(0, whole)])
+        failure = ValueError() if fail and count < whole else None
+        self.failed |= failure is not None
+        self.finish(run, count, failure)
+
+    def finish(self, run: Run, count: int, failure: Exception | None = None) -> None:
+        self.handled += [message.offset for message in run.messages[:count]]
         run.done = count
-        failure = ValueError() if failing and count < len(run.messages) else None
         self.grouping.dispatch.report(run, failure)
         self.rig.step()
 
-    @rule()
-    def wait(self) -> None:
-        self.rig.pass_time(6)
-
-    @rule()
-    def commit(self) -> None:
-        self.rig.run(self.grouping.commit())
-
-    @precondition(lambda self: not self.draining)
-    @rule()
-    def drain(self) -> None:
-        self.groups.advise()
-        self.rig.step()
-        self.draining = True
-
-    @invariant()
-    def only_what_is_done_is_committed(self) -> None:
-        if not hasattr(self, "stored"):
-            return
-        committed = self.groups.committed("g", "orders", 0) or 0
-        for offset in range(committed):
-            assert offset in self.handled or self.stored[offset] not in self.wanted
-
-    def teardown(self) -> None:
-        if not hasattr(self, "stored"):
-            return
-        for run in self.out:
-            self.handled |= {message.offset for message in run.messages}
-            run.done = len(run.messages)
-            self.grouping.dispatch.report(run)
-        self.rig.pass_time(6)
-        while self.lane is not None and any(self.work(each) for each in self.listeners):
-            self.rig.pass_time(6)
-        if not self.draining:
-            self.rig.run(self.grouping.commit())
-            wanted = {at for at, tag in enumerate(self.stored) if tag in self.wanted}
-            assert wanted <= self.handled
-            assert (self.groups.committed("g", "orders", 0) or 0) == len(self.stored)
+    def step(self) -> None:
+        """One event."""
+        dice = self.chance.random()
+        if dice < 0.15:
+            self.store()
+        elif dice < 0.55:
+            self.take()
+        elif dice < 0.95:
+            self.give_back(fail=dice > 0.95 - self.failures)
         else:
-            assert self.lane is None
-            assert self.groups.tokens == {}
+            self.rig.pass_time(6)
+        self.rig.run(self.grouping.commit())
+        self.check()
 
-    def work(self, listener: Listener) -> bool:
-        run = self.grouping.next(listener)
-        if run is None:
-            return False
-        self.handled |= {message.offset for message in run.messages}
-        run.done = len(run.messages)
-        self.grouping.dispatch.report(run)
-        self.rig.step()
-        return True
+    def check(self) -> None:
+        done = set(self.handled)
+        for offset in range(self.committed):
+            assert offset in done or self.stored[offset] not in self.wanted
+        assert len(done) == len(self.handled), "handled twice"
+        if self.orderly and len(self.listeners) == 1:
+            assert self.handled == sorted(self.handled)
+
+    def work(self) -> bool:
+        """A worker of each listener takes and finishes what it can."""
+        runs = [self.grouping.next(listener) for listener in self.listeners]
+        for run in runs:
+            if run is not None:
+                self.finish(run, len(run.messages))
+        return any(runs)
+
+    def end(self) -> None:
+        """Finish everything that can be."""
+        for run in self.out:
+            self.finish(run, len(run.messages))
+        self.out.clear()
+        self.rig.pass_time(6)
+        while self.work():
+            self.rig.pass_time(6)
 
 
-LaneMachine.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TestLane = LaneMachine.TestCase
+@pytest.mark.parametrize("seed", range(30))
+def test_a_queue_that_is_read_to_its_end(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(STEPS):
+        walk.step()
+    walk.end()
+    walk.rig.run(walk.grouping.commit())
+    walk.check()
+    assert walk.committed == len(walk.stored)
+    wanted = {at for at, tag in enumerate(walk.stored) if tag in walk.wanted}
+    assert set(walk.handled) == wanted
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_queue_that_goes_takes_along_all_that_was_handled(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(STEPS // 2):
+        walk.step()
+    walk.groups.advise()
+    for _ in range(STEPS // 2):
+        if walk.lane is not None:
+            walk.step()
+    walk.end()
+    walk.check()
+    assert walk.lane is None
+    assert walk.groups.tokens == {}
+    if not walk.failed:
+        assert max(walk.handled, default=-1) < walk.committed
