@@ -230,3 +230,13 @@ def test_the_walks_meet_few_modules_and_none_twice() -> None:
                 module.partition("/")[0], "core/cometmq"
             )
             assert (HOUSE / folder / module).exists(), f"{title}: there is no {module}"
+
+
+# --- decisions ----------------------------------------------------------------------------------
+
+
+def test_every_decision_is_in_the_list() -> None:
+    folder = HOUSE / "docs" / "decisions"
+    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert pages
+    assert set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text())) == pages
