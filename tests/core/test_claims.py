@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from cometmq.errors import NoSpace
 from cometmq.protocol import (
     Claim,
     ClaimPart,
@@ -396,5 +398,73 @@ def test_a_parked_fetch_hears_that_its_token_is_void() -> None:
         await claimed(client, "one")
         found = (await reader.answer(waiting)).header
         assert [part.status for part in found.results] == [Status.FENCED]
+
+    play(scenario)
+
+
+def test_a_claim_whose_write_fails_is_none() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        rig.environment.files.fail("write", errno.EIO, name=".seg", times=1)
+        header = Claim("g", "one", [ClaimPart("t", 0)])
+        assert (await client.ask(Operation.CLAIM, header)).status == Status.RETRY
+        assert len(rig.broker.claims) == 0
+        await claimed(client, "two")
+
+    play(scenario)
+
+
+def test_a_release_whose_write_fails_leaves_the_claim() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        token = await claimed(client, "m")
+        await rig.settle()
+        rig.environment.files.fail("write", errno.EIO, name=".seg", times=1)
+        header = Release("g", "m", [ReleasePart("t", 0, token, offset=2)])
+        assert (await client.ask(Operation.RELEASE, header)).status == Status.RETRY
+        assert (await commit(client, 1, token)).status == Status.OK
+        assert (await claim(client, "two"))[0].status == Status.CLAIMED
+        # Its member may come back to it for a session time, as after a start.
+        (again,) = await claim(client, "m", ClaimPart("t", 0, token=token))
+        assert (again.status, again.kept, again.offset) == (Status.OK, True, 1)
+
+    play(scenario)
+
+
+def test_a_log_that_takes_nothing_does_not_keep_claims_alive() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        leaver = await rig.client()
+        await claimed(leaver, "leaver")
+        original = rig.broker.log.append_control
+
+        def refuse(kind: str, records: Any) -> Any:
+            raise NoSpace("no room for a test")
+
+        rig.broker.log.append_control = refuse
+        leaver.close()
+        await rig.settle()
+        assert rig.broker.claims.get(("g", 1, 0)) is not None, "the log could not be told"
+        rig.broker.log.append_control = original
+        (yes,) = await claim(client, "two")
+        assert yes.status == Status.OK
+
+    play(scenario)
+
+
+def test_ended_claims_reach_the_log_when_it_takes_something_again() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        leaver = await rig.client()
+        await claimed(leaver, "leaver")
+        original, tries = rig.broker.log.append_control, []
+
+        def refuse(kind: str, records: Any) -> Any:
+            tries.append(kind)
+            raise NoSpace("no room for a test")
+
+        rig.broker.log.append_control = refuse
+        leaver.close()
+        await rig.environment.clock.run_for(9.0)
+        assert tries.count("claim") == 2, "now and then, not five times a second"
+        rig.broker.log.append_control = original
+        await rig.environment.clock.run_for(5.0)
+        assert rig.broker.claims.get(("g", 1, 0)) is None
 
     play(scenario)

@@ -391,6 +391,22 @@ def test_a_heartbeat_that_makes_no_sense(
     play(scenario)
 
 
+def test_a_group_has_as_many_queues_as_advice_can_name() -> None:
+    async def scenario(rig: Rig) -> None:
+        client = await rig.client()
+        names = [str(number) * 127 for number in range(7)]
+        for name in names:
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate(name, 1000))
+        one = await member(rig, "one", *names)
+        assert len(await one.beat()) == 7000
+        two = await member(rig, "two", *names, "t")
+        answer = await two.client.ask(Operation.GROUP_HEARTBEAT, two.heartbeat())
+        assert answer.status == Status.LIMIT_REACHED
+        assert "have 7004 queues" in answer.header.detail
+
+    play(scenario)
+
+
 def test_the_member_chooses_a_strategy_that_is_there() -> None:
     async def scenario(rig: Rig) -> None:
         one = await member(rig, "a", strategy="circle")

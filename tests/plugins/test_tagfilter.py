@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from cometmq.batch import RecordTuple, decode_records, encode_messages, parse
+from cometmq.broker.filtering import filtered
 from cometmq.protocol import (
     Fetch,
     FetchPart,
@@ -208,6 +209,18 @@ def test_without_the_plugin_a_filter_is_refused() -> None:
         assert "no plugin of this broker knows the filter" in answer.header.detail
 
     play(scenario, plugins=["-tagfilter"])
+
+
+def test_damage_is_never_filtered_away() -> None:
+    whole = tagged("a", "b", "b")
+    selector = TagFilter().parse("a")
+    assert selector is not None
+    seed = 7
+    assert len(filtered(selector, [memoryview(whole)], seed, 1 << 20)[0]) < len(whole)
+    table_at = parse(whole).table_at
+    whole[table_at + 4 * 3] ^= 0xFF  # the hash of the only match
+    (sent,) = filtered(selector, [memoryview(whole)], seed, 1 << 20)
+    assert sent == whole, "whole, so that the consumer finds it and can report it"
 
 
 def test_a_selector_names_places() -> None:

@@ -23,6 +23,8 @@ from cometmq.protocol import Empty, GroupHeartbeat, GroupLeave, Status
 Body = list[memoryview]
 MEMBERS_MAX = 10_000
 SUBSCRIPTIONS_MAX = 1024
+QUEUES_MAX = 7000
+"""Of one member's topics together: advice has to fit into a frame, whatever their names."""
 TIMEOUT_MIN_MS = 100
 TIMEOUT_MAX_MS = 24 * 3600 * 1000
 HEARTBEATS = 3
@@ -184,6 +186,13 @@ class Coordinator:
                 Status.LIMIT_REACHED,
                 f"group {shown(group.name)} has {len(group.members)} members, the most that one "
                 "group may have: use another group",
+            )
+        queues = self._planner.queues(joining.topics)
+        if queues > QUEUES_MAX:
+            raise Rejected(
+                Status.LIMIT_REACHED,
+                f"the topics that member {shown(joining.name)} subscribes have {queues} queues, "
+                f"{QUEUES_MAX} can be shared out in one group: use a group for each of them",
             )
         for other in group.members.values():
             if other.name == joining.name or not (joining.said.strict or other.said.strict):

@@ -42,6 +42,11 @@ class Planner:
         """The strategy of a group that names none; empty if there is none at all."""
         return next(iter(self.strategies), "")
 
+    def queues(self, names: Iterable[str]) -> int:
+        """How many queues these topics have together."""
+        topics = map(self._topics.get, names)
+        return sum(topic.queues for topic in topics if topic is not None)
+
     def holders(self, group: Group) -> dict[QueueName, str]:
         """Who holds what the group reads."""
         found: dict[QueueName, str] = {}
