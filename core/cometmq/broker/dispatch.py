@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,6 +14,7 @@ from cometmq.broker.gate import Gate
 from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal, told_refusal
 from cometmq.broker.requests import Request
 from cometmq.broker.sessions import Session, Sessions
+from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
 from cometmq.errors import LogError, PluginError, ProtocolError, Refused, Retryable
 from cometmq.interfaces import Limits, Peer, PluginOperation
@@ -66,7 +66,7 @@ class Dispatcher:
         self._welcome = welcome
         self._before_write = before_write
         self._routes: dict[int, Route] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.stopping = ""
         """Why requests are refused: the broker is about to stop."""
         self.requests = 0
@@ -93,7 +93,7 @@ class Dispatcher:
             self._gate.check(request.session, operation.name, "")
             result = operation.handle(request.session, header)
             if inspect.isawaitable(result):
-                self._spawn(self._answer_later(request, result))
+                self._tasks.spawn(self._answer_later(request, result))
             else:
                 request.answer(result)
 
@@ -112,9 +112,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Let nothing go on that waits for the disk."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _take(self, peer: Peer, frames: Sequence[Buffer], now_s: float) -> None:
         self.requests += 1
@@ -196,12 +194,7 @@ class Dispatcher:
         except NotLoaded:
             # Look-ups come before anything is changed, so a handler can begin again.
             again = self._slowly(request, lambda: route.handle(request, message, body))
-            self._spawn(again)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(again)
 
     async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
         try:

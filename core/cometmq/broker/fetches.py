@@ -14,6 +14,7 @@ from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
 from cometmq.broker.refusals import Rejected, check_group, internal_refusal
 from cometmq.broker.requests import Request
+from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
 from cometmq.group_interfaces import Selector
@@ -50,7 +51,7 @@ class Fetches:
         self._fetch_wait = fetch_wait
         self._drop = drop
         self._seed = seed(log.log_id)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def fetch(self, request: Request, header: Fetch, body: list[memoryview]) -> None:
         if not 1 <= len(header.parts) <= PARTS_MAX:
@@ -87,15 +88,11 @@ class Fetches:
 
     def read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
         """Go on with the part whose turn it is, waiting for the disk."""
-        task = asyncio.get_running_loop().create_task(self._read_slowly(fetch, reply, turn))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._read_slowly(fetch, reply, turn))
 
     async def stop(self) -> None:
         """Let no read outlive the log."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _wait(self, fetch: WaitingFetch) -> None:
         """Nothing is there: a plugin may keep the fetch, else it is answered empty."""

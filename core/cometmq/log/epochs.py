@@ -69,11 +69,6 @@ class Epochs:
         found = self._starts.get(epoch)
         return "" if found is None else found.node
 
-    def at(self, position: int) -> int:
-        """The epoch of the batch that lies at `position`; 0 below the first known one."""
-        at = bisect_right(self._order, position, key=lambda start: start.position)
-        return self._order[at - 1].epoch if at else 0
-
     def _join(self, records: Iterable[EpochStart]) -> None:
         for record in records:
             self._starts[record.epoch] = record

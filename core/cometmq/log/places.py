@@ -168,10 +168,6 @@ class LogPlaces:
             return self.next_offset(incarnation, queue)
         return self.index.next_offset_before(incarnation, queue, self.readable)
 
-    def epoch_at(self, position: int) -> int:
-        """The epoch of the batch that lies at `position`."""
-        return self.state.epochs.at(position)
-
     def judge(self, incarnation: int, queue: int, offset: int, epoch: int) -> int | None:
         """Is what a reader holds of a queue still a part of this log?
 

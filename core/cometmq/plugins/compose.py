@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
+from typing import Any
+
+import msgspec
 
 from cometmq.config import Config
 from cometmq.plugins.calls import HookCall, Running
@@ -12,7 +15,7 @@ from cometmq.plugins.discovery import Catalogue, installed
 from cometmq.plugins.options import check_tables, parse_options
 from cometmq.plugins.order import in_order
 from cometmq.plugins.plugin import make
-from cometmq.plugins.resolve import Resolver
+from cometmq.plugins.resolve import Member, Resolver
 from cometmq.plugins.verify import register, spec_arguments
 
 
@@ -46,17 +49,24 @@ def compose(
         for hook, implementation in found[candidate.name].items()
     ]
     plugins = [
-        ComposedPlugin(
-            name=member.name,
-            distribution=candidate.distribution,
-            version=candidate.version,
-            target=candidate.target,
-            source=member.why,
-            options=given,
-            hooks=tuple(hook for hook in arguments if hook in found[member.name]),
-            slots=member.slots,
-            plugin=plugin,
-        )
-        for member, candidate, given, plugin in zip(members, candidates, options, made, strict=True)
+        _composed(member, given, plugin, [hook for hook in arguments if hook in found[member.name]])
+        for member, given, plugin in zip(members, options, made, strict=True)
     ]
     return Composition(plugins, calls, arguments, state)
+
+
+def _composed(
+    member: Member, options: msgspec.Struct | None, plugin: Any, hooks: Sequence[str]
+) -> ComposedPlugin:
+    candidate = member.declaration.candidate
+    return ComposedPlugin(
+        name=member.name,
+        distribution=candidate.distribution,
+        version=candidate.version,
+        target=candidate.target,
+        source=member.why,
+        options=options,
+        hooks=tuple(hooks),
+        slots=member.slots,
+        plugin=plugin,
+    )
