@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -376,3 +377,83 @@ def test_mq_consume_names_what_does_not_go_together(options: list[str], text: st
     done = run_mq("consume", "orders", *options, address="tcp://127.0.0.1:1")
     assert done.code == 2
     assert text in done.err
+
+
+CHAOS_S = 40.0
+
+
+class Chaos:
+    """Does one thing after another to the members of a group, and to its broker."""
+
+    def __init__(self, seed: int, broker: BrokerProcess, members: Members) -> None:
+        self.chance = random.Random(seed)
+        self.queues = QUEUES
+        self._broker = broker
+        self._members = members
+        self._alive = [members.start() for _ in range(3)]
+
+    def step(self) -> None:
+        """One thing."""
+        things = [self.join, self.leave, self.kill, self.freeze, self.restart, self.grow]
+        self.chance.choices(things, weights=[4, 2, 2, 2, 1, 1])[0]()
+
+    def join(self) -> None:
+        if len(self._alive) < 5:
+            self._alive.append(self._members.start())
+
+    def leave(self) -> None:
+        if len(self._alive) > 1:
+            member = self._alive.pop(self.chance.randrange(len(self._alive)))
+            member.send_signal(signal.SIGTERM)
+            assert member.wait(40) in (0, -signal.SIGTERM)  # it may not have begun to listen
+
+    def kill(self) -> None:
+        if len(self._alive) > 1:
+            self._alive.pop(self.chance.randrange(len(self._alive))).kill()
+
+    def freeze(self) -> None:
+        member = self.chance.choice(self._alive)
+        member.send_signal(signal.SIGSTOP)
+        time.sleep(self.chance.choice([0.5, SESSION_S + 1.5]))
+        member.send_signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        if self.chance.random() < 0.5:
+            self._broker.stop()
+        else:
+            self._broker.kill()
+        self._broker.start()
+
+    def grow(self) -> None:
+        if self.queues < 12:
+            self.queues += 1
+            with Admin(self._broker.address) as admin:
+                admin.alter_topic("orders", queues=self.queues)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "strategy", ["sticky", "averagely", "circle", "consistent-hash", "machine-room"]
+)
+def test_nothing_is_lost_or_out_of_order_whatever_happens_to_members(
+    tmp_path: Path, strategy: str
+) -> None:
+    with BrokerProcess(tmp_path, "--plugins", strategy) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic("orders", queues=QUEUES)
+        _live_through_chaos(broker, tmp_path, strategy)
+
+
+def _live_through_chaos(broker: BrokerProcess, folder: Path, strategy: str) -> None:
+    with (
+        Members(folder, broker.address, orderly=True, strategy=strategy) as members,
+        Traffic(broker.address) as traffic,
+    ):
+        chaos = Chaos(len(strategy), broker, members)
+        end_s = time.monotonic() + CHAOS_S
+        while time.monotonic() < end_s:
+            chaos.step()
+            time.sleep(chaos.chance.uniform(0.2, 3.0))
+        assert all_arrived(members, traffic.end())
+        assert in_order(members.handled())
