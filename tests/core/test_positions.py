@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from cometmq.log.positions import Outcome, Positions, QueueKey, Waiters
+from cometmq.log.positions import Outcome, Positions, Waiters
+from cometmq.log.segment_index import QueueKey
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from cometmq.batch import Batch, Kind, encode_messages
 from cometmq.batch.rewrite import cut
 from cometmq.environment import Buffer
 from cometmq.interfaces import Storage
+from cometmq.log.indexed_segments import NotLoaded
 from cometmq.log.next_offsets import NextOffsets
-from cometmq.log.queue_index import Entry, NotLoaded, QueueIndex
+from cometmq.log.queue_index import Entry, QueueIndex
 from cometmq.log.records import CheckpointEnd, CheckpointSlice
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.log_bytes import LogBytes

@@ -1,10 +1,11 @@
 """The commit log: positions and their waiters, recovery, checkpoints, state, the queue index."""
 
+from cometmq.log.indexed_segments import NotLoaded
 from cometmq.log.log import Log
 from cometmq.log.places import LEVELS_HERE
-from cometmq.log.positions import Callback, Outcome, PositionName, QueueKey
-from cometmq.log.queue_index import NotLoaded
+from cometmq.log.positions import Callback, Outcome, PositionName
 from cometmq.log.reader import ReadResult
+from cometmq.log.segment_index import QueueKey
 from cometmq.log.settings import Appended, Cut, Damage, LogSettings, RecoveryReport
 
 __all__ = [

@@ -14,7 +14,7 @@ from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import CheckpointSlice, read_records
 from cometmq.log.scan import Problem, Read, scan_on
-from cometmq.log.segment_index import SUFFIX, BadIndex, Key, OpenSegment, SealedSegment
+from cometmq.log.segment_index import SUFFIX, BadIndex, OpenSegment, QueueKey, SealedSegment
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class IndexFiles:
             return SealedSegment(data, *segments[-1], self._seed)
         return self.write(found.index, starts)
 
-    def write(self, index: OpenSegment, starts: Mapping[Key, int]) -> SealedSegment:
+    def write(self, index: OpenSegment, starts: Mapping[QueueKey, int]) -> SealedSegment:
         """Write the file of a sealed segment; the index as it would be read from it."""
         data = b"".join(index.encode(starts, self._seed))
         if not self.read_only:
@@ -84,7 +84,7 @@ class Scanned:
     """What the bytes of a segment give."""
 
     index: OpenSegment
-    starts: dict[Key, int]
+    starts: dict[QueueKey, int]
     """Next offsets out of its head checkpoint."""
     whole: bool
     """The head checkpoint has an end."""

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from cometmq.environment import Environment
 from cometmq.interfaces import Storage
 from cometmq.log.index_files import IndexFiles, Stretch
-from cometmq.log.segment_index import SUFFIX, Columns, Key, OpenSegment, SealedSegment
+from cometmq.log.segment_index import SUFFIX, Columns, OpenSegment, QueueKey, SealedSegment
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class NextOffsetsView(Protocol):
     def get(self, incarnation: int, queue: int) -> int:
         """The offset of the queue's next message; 0 for an unknown queue."""
 
-    def items(self) -> Iterator[tuple[Key, int]]:
+    def items(self) -> Iterator[tuple[QueueKey, int]]:
         """((incarnation, queue), next offset) of all queues; the state may change meanwhile."""
 
 
@@ -205,11 +205,11 @@ class IndexedSegments:
             return self._oldest
         raise NotLoaded(base)
 
-    def _columns(self, at: int, key: Key) -> Columns | None:
+    def _columns(self, at: int, key: QueueKey) -> Columns | None:
         """The batches of a queue in the segment number `at`. Raises NotLoaded."""
         return self._segment(at).queue(key)
 
-    def _start(self, at: int, key: Key) -> int:
+    def _start(self, at: int, key: QueueKey) -> int:
         """The queue's next offset at the start of the segment number `at`. Raises NotLoaded.
 
         A segment in memory has no list of them: a queue without batches in it still had the next
@@ -227,7 +227,7 @@ class IndexedSegments:
 
     async def _write(self, segment: OpenSegment) -> None:
         changes = self.changes
-        starts: dict[Key, int] = {}
+        starts: dict[QueueKey, int] = {}
         queues = self._next_offsets.items()
         while part := list(islice(queues, _SLICE)):
             at = bisect_left(self._bases, segment.base)

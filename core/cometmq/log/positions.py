@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from cometmq.interfaces import Level
+from cometmq.log.segment_index import QueueKey
 
 logger = logging.getLogger(__name__)
 
@@ -31,8 +32,6 @@ class Outcome(enum.Enum):
 
 
 Callback = Callable[[Outcome], None]
-QueueKey = tuple[int, int]
-"""(incarnation, queue)."""
 OnReadable = Callable[[int, int, set[QueueKey]], None]
 
 POSITION_OF: dict[Level, PositionName] = {

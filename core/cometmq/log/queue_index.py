@@ -13,15 +13,9 @@ from typing import NamedTuple
 
 from cometmq.environment import Environment
 from cometmq.interfaces import Storage
-from cometmq.log.indexed_segments import (
-    CACHE_BYTES,
-    NextOffsetsView,
-    NotLoaded,
-)
+from cometmq.log.indexed_segments import CACHE_BYTES, NextOffsetsView
 from cometmq.log.queue_sizes import QueueSizes
-from cometmq.log.segment_index import Columns, Key
-
-__all__ = ["CACHE_BYTES", "Entry", "NextOffsetsView", "NotLoaded", "QueueIndex"]
+from cometmq.log.segment_index import Columns, QueueKey
 
 HINTS_MAX = 100_000
 """Queues whose last place is remembered; hints only, and deleted topics leave theirs behind."""
@@ -55,7 +49,7 @@ class QueueIndex(QueueSizes):
         which a queue was given up although its bytes may still be there."""
         super().__init__(storage, environment, seed, next_offsets, cache_bytes=cache_bytes)
         self._floor = floor or _nothing_given_up
-        self._last_found: dict[Key, int] = {}
+        self._last_found: dict[QueueKey, int] = {}
 
     def locate(
         self, incarnation: int, queue: int, offset: int, readable: int, max_bytes: int
@@ -126,7 +120,7 @@ class QueueIndex(QueueSizes):
             return None
         return columns.times[row]
 
-    def _find(self, key: Key, offset: int) -> int:
+    def _find(self, key: QueueKey, offset: int) -> int:
         """The number of the last segment at whose start the queue's next offset was at or below
         `offset`; 0 if there is none."""
         last = len(self._bases) - 1
@@ -148,7 +142,7 @@ class QueueIndex(QueueSizes):
         self._last_found[key] = self._bases[low]
         return low
 
-    def _holds(self, at: int, key: Key, offset: int) -> bool:
+    def _holds(self, at: int, key: QueueKey, offset: int) -> bool:
         """Whether the segment has the batch of this offset, so that no other needs to be asked."""
         columns = self._columns(at, key)
         return columns is not None and columns.bases[0] <= offset < columns.next_offset

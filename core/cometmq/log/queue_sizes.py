@@ -13,7 +13,7 @@ from typing import NamedTuple
 from cometmq.environment import Environment
 from cometmq.interfaces import Storage
 from cometmq.log.indexed_segments import CACHE_BYTES, IndexedSegments, NextOffsetsView
-from cometmq.log.segment_index import Key
+from cometmq.log.segment_index import QueueKey
 
 
 class _Share(NamedTuple):
@@ -37,7 +37,7 @@ class QueueSizes(IndexedSegments):
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         super().__init__(storage, environment, seed, next_offsets, cache_bytes=cache_bytes)
-        self._shares: dict[int, dict[Key, _Share]] = {}
+        self._shares: dict[int, dict[QueueKey, _Share]] = {}
 
     def newest_time(self, base: int) -> int | None:
         """The newest store time (ms since 1970) of a message in the segment at `base`; None if it
@@ -62,7 +62,7 @@ class QueueSizes(IndexedSegments):
             total += share.bytes
         return total
 
-    def newest_begin(self, keys: Sequence[Key], max_bytes: int) -> int:
+    def newest_begin(self, keys: Sequence[QueueKey], max_bytes: int) -> int:
         """The position from which on these queues hold at most `max_bytes`; 0 if all fits."""
         left = max_bytes
         for at in reversed(range(len(self._bases))):
@@ -76,7 +76,7 @@ class QueueSizes(IndexedSegments):
         super().cut(position)
         self._shares.clear()
 
-    def _share(self, at: int, key: Key) -> _Share:
+    def _share(self, at: int, key: QueueKey) -> _Share:
         base = self._bases[at]
         known = self._shares.get(base, {}).get(key)
         if known is not None:
@@ -88,7 +88,7 @@ class QueueSizes(IndexedSegments):
             self._shares.setdefault(base, {})[key] = share
         return share
 
-    def _bytes_within(self, at: int, key: Key, offset: int) -> int:
+    def _bytes_within(self, at: int, key: QueueKey, offset: int) -> int:
         columns = self._columns(at, key)
         if columns is None:
             return 0
@@ -97,7 +97,7 @@ class QueueSizes(IndexedSegments):
             row += 1
         return sum(columns.sizes[row:])
 
-    def _begin_within(self, at: int, keys: Sequence[Key], left: int) -> int:
+    def _begin_within(self, at: int, keys: Sequence[QueueKey], left: int) -> int:
         """The same as `newest_begin`, for the segment in which the bytes run out."""
         batches: list[tuple[int, int]] = []
         for key in keys:

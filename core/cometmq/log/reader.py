@@ -24,8 +24,9 @@ from cometmq.batch.layout import (
 )
 from cometmq.environment import Environment
 from cometmq.interfaces import Storage
-from cometmq.log.queue_index import Entry, NotLoaded, QueueIndex
-from cometmq.log.segment_index import Key
+from cometmq.log.indexed_segments import NotLoaded
+from cometmq.log.queue_index import Entry, QueueIndex
+from cometmq.log.segment_index import QueueKey
 from cometmq.protocol import Status
 
 BATCHES_MAX = 1500
@@ -34,8 +35,6 @@ RUNS_MAX = 64
 """Most storage reads of one answer: what is scattered is sent in smaller answers."""
 
 Read = Callable[[int, int], bytes | None]
-
-_EPOCH_AT = STAMP_AT + 8
 
 
 class ReadResult(NamedTuple):
@@ -47,8 +46,6 @@ class ReadResult(NamedTuple):
     """Whole batches as they lie in the log, the first one holding the offset asked for."""
     next_offset: int
     """Behind the batches; for EXPIRED and DAMAGED the place where reading may go on."""
-    epoch: int
-    """Epoch of the last batch; 0 without batches."""
     min_offset: int
     max_offset: int
     """Next offset of the queue, counting what is readable."""
@@ -59,7 +56,7 @@ class ReadResult(NamedTuple):
 class _Plan(NamedTuple):
     """What is to be read, decided with the index on the loop, done anywhere."""
 
-    key: Key
+    key: QueueKey
     offset: int
     runs: list[list[Entry]]
     """Batches that follow each other; the ones of one run are worth one read."""
@@ -118,14 +115,16 @@ class Reader:
         assert result is not None, "a read that may wait always ends with an answer"
         return result
 
-    def _plan(self, key: Key, offset: int, max_bytes: int, readable: int) -> _Plan | ReadResult:
+    def _plan(
+        self, key: QueueKey, offset: int, max_bytes: int, readable: int
+    ) -> _Plan | ReadResult:
         """Raises NotLoaded."""
         low = self._index.min_offset(*key)
         high = self._index.next_offset_before(*key, readable)
         if offset < low:
-            return ReadResult(Status.EXPIRED, (), low, 0, low, high)
+            return ReadResult(Status.EXPIRED, (), low, low, high)
         if offset >= high:
-            return ReadResult(Status.OK, (), offset, 0, low, high)
+            return ReadResult(Status.OK, (), offset, low, high)
         entries = islice(self._index.locate(*key, offset, readable, max_bytes), BATCHES_MAX)
         runs = list(islice(_runs(_without_gaps(entries, offset)), RUNS_MAX))
         if runs:
@@ -137,14 +136,14 @@ class Reader:
             behind, place = self._index.next_after_gap(*key, offset) or high, ""
         next_offset = min(behind, high)
         detail = f"offsets {offset} to {next_offset - 1} are missing{place}"
-        return ReadResult(Status.DAMAGED, (), next_offset, 0, low, high, detail)
+        return ReadResult(Status.DAMAGED, (), next_offset, low, high, detail)
 
     def _collect(self, plan: _Plan, read: Read) -> ReadResult | None:
         """Read and check what was planned, up to the first batch that is not at hand or not right.
         None: not even the first one is at hand."""
         key, offset, runs, low, high = plan
         batches: list[memoryview] = []
-        next_offset, epoch = offset, 0
+        next_offset = offset
         for entry, piece in _pieces(runs, read):
             if piece is None:
                 if not batches:
@@ -157,8 +156,7 @@ class Reader:
                 return self._damaged(plan, fault, read)
             batches.append(piece)
             next_offset = entry.next_offset
-            epoch = int.from_bytes(piece[_EPOCH_AT : _EPOCH_AT + 8], "little")
-        return ReadResult(Status.OK, batches, next_offset, epoch, low, high)
+        return ReadResult(Status.OK, batches, next_offset, low, high)
 
     def _damaged(self, plan: _Plan, fault: str, read: Read) -> ReadResult | None:
         """The answer when the first batch is not right: the queue goes on at the next one whose
@@ -178,9 +176,9 @@ class Reader:
                 break
         place = self._place(entries[0].position)
         detail = f"offsets {offset} to {next_offset - 1} are damaged at {place}: {fault}"
-        return ReadResult(Status.DAMAGED, (), next_offset, 0, low, high, detail)
+        return ReadResult(Status.DAMAGED, (), next_offset, low, high, detail)
 
-    def _fault(self, key: Key, entry: Entry, view: memoryview) -> str:
+    def _fault(self, key: QueueKey, entry: Entry, view: memoryview) -> str:
         """Why a batch whose first bytes are `view` is not the one that the index says; or empty."""
         if len(view) < STAMPED_BYTES:
             return f"only {len(view)} bytes are there"

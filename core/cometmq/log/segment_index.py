@@ -24,7 +24,7 @@ from crc32c import crc32c
 SUFFIX = "queue"
 """Name of the side file."""
 
-Key = tuple[int, int]
+QueueKey = tuple[int, int]
 """(incarnation, queue)."""
 
 _MAGIC = int.from_bytes(b"CMQ\x01", "little")
@@ -82,10 +82,10 @@ class OpenSegment:
         self.sealed = False
         self.oldest, self.newest = _NEVER
         """Store times, ms since 1970."""
-        self._queues: dict[Key, tuple[array[int], ...]] = {}
+        self._queues: dict[QueueKey, tuple[array[int], ...]] = {}
 
     def add(
-        self, key: Key, base_offset: int, span: int, position: int, size: int, store_time: int
+        self, key: QueueKey, base_offset: int, span: int, position: int, size: int, store_time: int
     ) -> None:
         """Take one batch; see `Columns` for the values."""
         columns = self._queues.get(key)
@@ -107,12 +107,12 @@ class OpenSegment:
         if store_time > self.newest:
             self.newest = store_time
 
-    def queue(self, key: Key) -> Columns | None:
+    def queue(self, key: QueueKey) -> Columns | None:
         """The batches of a queue, or None if it has none here."""
         columns = self._queues.get(key)
         return None if columns is None else Columns(columns)
 
-    def first_offset(self, key: Key) -> int | None:
+    def first_offset(self, key: QueueKey) -> int | None:
         """The base offset of the queue's first batch here: its next offset at the start."""
         columns = self._queues.get(key)
         return None if columns is None else columns[0][0]
@@ -130,7 +130,7 @@ class OpenSegment:
             if not row:
                 del self._queues[key]
 
-    def encode(self, starts: Mapping[Key, int], seed: int) -> Iterator[bytes]:
+    def encode(self, starts: Mapping[QueueKey, int], seed: int) -> Iterator[bytes]:
         """The file's chunks, block by block. `starts`: next offset at the segment's start of every
         queue where it was above 0; what batches here show is taken from them."""
         seed = _identity(self.base, self.end, seed)
@@ -174,7 +174,7 @@ class SealedSegment:
         self.memory_bytes = len(data) + _ROW_MEMORY_BYTES * len(counts)
         """About what it takes in memory."""
 
-    def queue(self, key: Key) -> Columns | None:
+    def queue(self, key: QueueKey) -> Columns | None:
         """The batches of a queue, or None if it has none here."""
         row = self._rows.get(key)
         if row is None or not self._counts[row]:
@@ -182,16 +182,16 @@ class SealedSegment:
         place, count = self._places[row], self._counts[row]
         return Columns(_columns(self._data, place, count, _COLUMNS))
 
-    def start(self, key: Key) -> int:
+    def start(self, key: QueueKey) -> int:
         """The queue's next offset at the segment's start; 0 if it wasn't known then."""
         row = self._rows.get(key)
         return 0 if row is None else self._starts[row]
 
-    def starts(self) -> dict[Key, int]:
+    def starts(self) -> dict[QueueKey, int]:
         """The same for all queues."""
         return {key: self._starts[row] for key, row in self._rows.items()}
 
-    def ends(self) -> dict[Key, int]:
+    def ends(self) -> dict[QueueKey, int]:
         """Each queue's next offset at the segment's end, as far as this segment shows."""
         ends = self.starts()
         for key in ends:

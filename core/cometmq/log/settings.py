@@ -25,7 +25,7 @@ class LogSettings(msgspec.Struct, frozen=True):
     checkpoint_step_bytes: int = 64 << 10
     """About how much of a checkpoint is encoded at once."""
     background_ms: int = 5
-    """How often an idle log does a step of its checkpoint or index."""
+    """How often an idle log does a step of its checkpoint."""
     level: Level | None = None
     """The broker's default level; None leaves it to the flush policy."""
     drop_state: Sequence[str] = ()

@@ -13,7 +13,7 @@ from cometmq.batch import Batch, Kind, seed
 from cometmq.environment import File, Files
 from cometmq.log.index_files import Stretch, scan_index
 from cometmq.log.inspection import Finding, LogReport, OnBatch, SegmentReport, inspect_log
-from cometmq.log.segment_index import SUFFIX, Columns, Key, SealedSegment
+from cometmq.log.segment_index import SUFFIX, Columns, QueueKey, SealedSegment
 
 
 def verify_log(files: Files, folder: str, on_batch: OnBatch | None = None) -> LogReport:
@@ -40,7 +40,7 @@ class _Offsets:
         self.ends: dict[Finding, int] = {}
         """Where the batch before the place of a finding ends in the log."""
         self._on_batch = on_batch
-        self._last: dict[Key, tuple[int, int]] = {}
+        self._last: dict[QueueKey, tuple[int, int]] = {}
 
     def take(self, batch: Batch, kind: str) -> None:
         """One more intact batch."""

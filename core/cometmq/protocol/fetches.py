@@ -20,7 +20,7 @@ class FetchPart(Wire):
     queue: QueueNumber
     offset: UInt
     epoch: UInt = 0
-    """Epoch of the last batch read, as a reply gave it; 0 only for an offset a person typed."""
+    """The one that a reply gave with this offset; 0 only for an offset that a person typed."""
     incarnation: UInt = 0
     token: Token | None = None
 
