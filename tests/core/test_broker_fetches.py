@@ -337,14 +337,28 @@ def test_a_broker_in_doubt_is_read_only_and_says_why() -> None:
     asyncio.run(scenario())
 
 
-def test_a_report_of_damage_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_report_of_damage_is_counted_and_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
-        report = ReportDamage("t", 3, 42, "CRC\n" + "x" * 1000)
-        assert (await client.ask(Operation.REPORT_DAMAGE, report)).status == Status.OK
-        assert rig.broker.info().metrics["damage_reports"] == 1
+        await client.send(batch_of("t", 3, b"a", b"b"))
+
+        async def report(topic: str, queue: int, offset: int) -> Status:
+            header = ReportDamage(topic, queue, offset, "CRC\n" + "x" * 1000)
+            return (await rig.clients[-1].ask(Operation.REPORT_DAMAGE, header)).status
+
+        for _ in range(100):
+            assert await report("t", 3, 1) == Status.OK
+        assert rig.broker.info().metrics["damage_reports"] == 100
+        await rig.environment.clock.run_for(61.0)
+        await rig.client()
+        assert await report("t", 3, 0) == Status.OK
+        assert await report("t", 3, 2) == Status.BAD_REQUEST
+        assert await report("t", 4, 0) == Status.QUEUE_NOT_FOUND
+        assert await report("u", 0, 0) == Status.TOPIC_NOT_FOUND
+        assert rig.broker.info().metrics["damage_reports"] == 101
 
     play(scenario)
-    (record,) = [r for r in caplog.records if "damaged bytes" in r.getMessage()]
-    assert "offset 42 of queue 3" in record.getMessage()
-    assert "\n" not in record.getMessage()
-    assert len(record.getMessage()) < 400
+    told = [r.getMessage() for r in caplog.records if "damaged bytes" in r.getMessage()]
+    assert [line.partition(" queue 3")[0][-11:] for line in told] == ["offset 1 of", "offset 0 of"]
+    assert all("\n" not in line and len(line) < 400 for line in told)

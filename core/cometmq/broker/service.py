@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.commits import Commits
+from cometmq.broker.damage_reports import DamageReports
 from cometmq.broker.dispatch import Dispatcher
 from cometmq.broker.fetches import Fetches
 from cometmq.broker.filtering import Filters
 from cometmq.broker.gate import Gate
 from cometmq.broker.groups import Groups
-from cometmq.broker.names import shown
 from cometmq.broker.offset_operations import OffsetOperations
 from cometmq.broker.requests import Request
 from cometmq.broker.sends import Sends
@@ -28,13 +27,10 @@ from cometmq.protocol import (
     Heartbeat,
     HelloReply,
     Operation,
-    ReportDamage,
 )
 
 if TYPE_CHECKING:
     from cometmq.broker.broker import Broker
-
-logger = logging.getLogger(__name__)
 
 Body = list[memoryview]
 HEARTBEATS = 3
@@ -78,7 +74,7 @@ class Service:
         self.dispatcher = Dispatcher(
             log, self.sessions, gate, clock, limits, self._welcome, self.commits.flush
         )
-        self.damage_reports = 0
+        self.damage_reports = DamageReports(log, catalog, gate, clock)
         self._features = [name for _, names in composition.collect("features") for name in names]
         self._gate = gate
         sends = Sends(log, catalog, gate, park, limits, chain("before_append"))
@@ -94,7 +90,7 @@ class Service:
             Metric("requests", "Messages received.", "counter", dispatcher.requests),
             Metric("requests_refused", "Answered by an error.", "counter", dispatcher.refused),
             Metric("garbage", "Messages that were none.", "counter", dispatcher.garbage),
-            Metric("damage_reports", "From consumers.", "counter", self.damage_reports),
+            Metric("damage_reports", "From consumers.", "counter", self.damage_reports.count),
             Metric("unanswered_bytes", "Requests held in memory.", "gauge", unanswered),
             *self.groups.metrics(),
         ]
@@ -110,7 +106,7 @@ class Service:
         add(Operation.HEARTBEAT, self._heartbeat)
         add(Operation.GOODBYE, self._goodbye)
         add(Operation.BROKER_INFO, self._info)
-        add(Operation.REPORT_DAMAGE, self._report_damage)
+        add(Operation.REPORT_DAMAGE, self.damage_reports.report)
         add(Operation.TOPIC_CREATE, topics.create)
         add(Operation.TOPIC_ALTER, topics.alter)
         add(Operation.TOPIC_DELETE, topics.delete)
@@ -153,17 +149,3 @@ class Service:
     def _info(self, request: Request, header: BrokerInfo, body: Body) -> None:
         self._gate.check(request.session, "BROKER_INFO", "")
         request.answer(self._broker.info())
-
-    def _report_damage(self, request: Request, header: ReportDamage, body: Body) -> None:
-        self._gate.check(request.session, "REPORT_DAMAGE", header.topic)
-        self.damage_reports += 1
-        logger.error(
-            "client %s read damaged bytes at offset %d of queue %d of topic %s (%s); "
-            "look at the log with `mq log inspect`",
-            request.session.client_id,
-            header.offset,
-            header.queue,
-            shown(header.topic),
-            shown(header.detail),
-        )
-        request.answer(Empty())
