@@ -29,9 +29,11 @@ from cometmq.client.consumer import assign, assign_first
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import Waitable, log
+from cometmq.client.handout import HeldMessage
 from cometmq.client.offsets import Start
 from cometmq.client.producing import Accumulator, ProducerOptions
-from cometmq.client.reading import Reader, UnreadablePolicy
+from cometmq.client.reading import Reader
+from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
 from cometmq.errors import Closed, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
@@ -47,7 +49,16 @@ from cometmq.protocol import (
     TopicInfo,
 )
 
-__all__ = ["Admin", "Consumer", "Message", "Producer", "PullConsumer", "Receipt", "SendResult"]
+__all__ = [
+    "Admin",
+    "Consumer",
+    "HeldMessage",
+    "Message",
+    "Producer",
+    "PullConsumer",
+    "Receipt",
+    "SendResult",
+]
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -13,7 +13,8 @@ from cometmq.batch import encode_messages, parse
 from cometmq.batch.layout import seal
 from cometmq.client.fetcher import FetchOptions
 from cometmq.client.offsets import Start
-from cometmq.client.reading import Reader, UnreadablePolicy
+from cometmq.client.reading import Reader
+from cometmq.client.taking import UnreadablePolicy
 from cometmq.errors import Damaged, Expired, Refused, Retryable, Truncated, Unreadable
 from cometmq.message import ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Operation, Status

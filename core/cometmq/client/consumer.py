@@ -10,7 +10,8 @@ from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.offsets import Start
-from cometmq.client.reading import Reader, UnreadablePolicy
+from cometmq.client.reading import Reader
+from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
 from cometmq.errors import Refused
 from cometmq.interfaces import Connect

@@ -19,8 +19,6 @@ from cometmq.errors import CometError, Expired, Refused, Truncated
 from cometmq.message import ReceivedMessage
 from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
 
-__all__ = ["Reader", "UnreadablePolicy"]
-
 
 class Reader:
     """See the module. Everything needs the driver's lock."""
