@@ -267,7 +267,7 @@ def test_a_start_remembers_what_the_log_holds(clean: bool) -> None:
 
 def test_hello_tells_clients_that_they_may_rely_on_it() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
-        assert "dedup" in (await rig.stranger().hello()).features
+        assert "sequences" in (await rig.stranger().hello()).features
 
     play(scenario)
 

@@ -2,7 +2,7 @@
 
 `encode_messages` and `encode_control` build one, `parse` reads one in place and proves its
 structure, `verify_producer` and `verify_broker` prove its bytes, `stamp` is the broker's at
-append, `cut` and `amend` make another one out of it, `decode_messages` is the consumer's.
+append, `cut`, `amend` and `renumber` make another one of it, `decode_messages` is the consumer's.
 docs/format.md has every byte. Whatever is wrong with the bytes is a `BatchError`.
 """
 
@@ -23,7 +23,7 @@ from cometmq.batch.layout import (
     seed,
     text_hash,
 )
-from cometmq.batch.rewrite import amend, cut, stamp
+from cometmq.batch.rewrite import amend, cut, renumber, stamp
 from cometmq.batch.view import Batch, parse, verify_broker, verify_producer, verify_unstamped
 from cometmq.errors import BatchError
 
@@ -50,6 +50,7 @@ __all__ = [
     "encode_control",
     "encode_messages",
     "parse",
+    "renumber",
     "seed",
     "stamp",
     "text_hash",

@@ -1,4 +1,5 @@
-"""What a broker does to a batch: stamp it at append, cut a subset out of it, amend it."""
+"""What becomes of a batch that is there: a broker stamps it at append, cuts a subset out of it,
+amends it; its producer gives it another number."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
-from cometmq.batch.encode import Frame, RecordTuple, encode_framed, write_column
+from cometmq.batch.encode import Frame, ProducerTuple, RecordTuple, encode_framed, write_column
 from cometmq.batch.layout import (
     ARRAY32,
     ARRAY_HEADER,
@@ -22,6 +23,7 @@ from cometmq.batch.layout import (
     MAGIC,
     OPENING,
     PRODUCER_CRC_AT,
+    PRODUCER_SECTION,
     QUEUE_CLAIM_AT,
     SEALED_AT,
     SIZE_AT,
@@ -136,6 +138,17 @@ def amend(
         buffer = encode_framed(Frame(attributes, queue, *born, len(name), head), records)
     buffer[FLAGS_AT] |= FLAG_AMENDED
     return buffer
+
+
+def renumber(buffer: bytearray, producer: ProducerTuple) -> bytearray:
+    """A copy of a sealed batch of numbered messages, not stamped yet, under another number.
+
+    The one that is given stays what it was: a transport may still hold it.
+    """
+    copy = bytearray(buffer)
+    PRODUCER_SECTION.pack_into(copy, FIXED_BYTES + copy[TOPIC_LENGTH_AT], *producer)
+    seal(copy)
+    return copy
 
 
 def _reframed(batch: Batch, head: bytes, topic_length: int, queue: int) -> bytearray:

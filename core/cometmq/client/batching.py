@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cometmq.batch import RecordTuple
+from cometmq.batch import ProducerTuple, RecordTuple
 from cometmq.client.engine import Timer
 from cometmq.client.flows import Waitable, log
 from cometmq.client.routing import Route
@@ -96,6 +96,8 @@ class Batch(Waitable[Stored]):
         "linger",
         "last_error",
         "maybe_stored",
+        "number",
+        "order",
         "owner",
         "places",
         "queue",
@@ -135,6 +137,10 @@ class Batch(Waitable[Stored]):
         """What it takes of the producer's buffer."""
         self.closed = False
         self.buffer: bytearray | None = None
+        self.number: ProducerTuple | None = None
+        """By which the broker knows a repeat, if it can."""
+        self.order = 0
+        """Its place among all that its sender was given."""
         self.maybe_stored = False
         """An earlier try may have got through."""
         self.tries = 0

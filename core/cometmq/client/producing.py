@@ -238,7 +238,11 @@ class Accumulator:
         batch.sealed = list(batch.records)
         batch.topic.in_flight += 1
         try:
-            batch.buffer = encode_messages(batch.topic.route.topic, batch.queue, batch.sealed)
+            number = self.sender.number(batch)
+            batch.buffer = encode_messages(
+                batch.topic.route.topic, batch.queue, batch.sealed, producer=number
+            )
+            batch.number = number
         except (BatchError, TypeError, ValueError, OverflowError) as error:
             batch.fail(Refused(f"messages that can't be encoded: {error}", "BAD_BATCH"))
             self._ended(batch)

@@ -1,8 +1,8 @@
-"""Closed batches on their way to the broker: one in flight for each queue, packed into requests.
+"""Closed batches on their way to the broker, packed into requests.
 
-Each (topic, queue) is a *lane*: its batches go one after the other, so a repeat can't overtake.
-A request takes the heads of several lanes; a few requests are out at a time, and what closes
-meanwhile travels together in the next.
+Each (topic, queue) is a *lane*: its batches go one after the other, so a repeat can't overtake, or
+a few at a time where the broker knows them by their numbers. A request takes the heads of several
+lanes; a few requests are out at a time, and what closes meanwhile travels together in the next.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from cometmq.batch import ProducerTuple
 from cometmq.client.backoff import BASE_S, CAP_S
 from cometmq.client.batching import Batch, Stored
 from cometmq.client.calls import Call
 from cometmq.client.connection import NEVER
 from cometmq.client.engine import Engine, Timer
+from cometmq.client.numbering import Numbering
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
+from cometmq.client.send_lane import SendLane
 from cometmq.errors import CometError, OutcomeUnknown, ProtocolError, Refused, Retryable
 from cometmq.protocol import Operation, Send, SendReply, SendResultPart, Status
+from cometmq.protocol.sends import SEQUENCES
 
 WINDOW = 4
 """Send requests in flight: more only makes them smaller."""
@@ -26,17 +30,7 @@ REQUEST_BYTES = 512 << 10
 REQUEST_BATCHES = 256
 
 
-class Lane:
-    """The batches of one queue of one topic, in their order."""
-
-    __slots__ = ("call", "current", "paused", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: deque[Batch] = deque()
-        self.current: Batch | None = None
-        self.call: Call[SendReply] | None = None
-        """What `current` is in."""
-        self.paused = False
+_OUT_OF_ROW = ("OUT_OF_SEQUENCE", "UNKNOWN_PRODUCER")
 
 
 class Sender:
@@ -53,26 +47,38 @@ class Sender:
         self._engine = engine
         self._on_done = on_done
         self._on_idle = on_idle
-        self._lanes: dict[tuple[str, int], Lane] = {}
-        self._ready: deque[Lane] = deque()
+        self._numbering = Numbering(engine.environment.random)
+        self._lanes: dict[tuple[str, int], SendLane] = {}
+        self._ready: deque[SendLane] = deque()
         self._in_call: dict[Call[SendReply], list[Batch]] = {}
         self._sweep: Timer | None = None
         self._closed = False
+        self._submitted = 0
 
     # --- in -----------------------------------------------------------------------------------
+
+    def number(self, batch: Batch) -> ProducerTuple | None:
+        """What a batch that closes now has to be encoded with, if the broker looks at it."""
+        if not self._keeps_sequences():
+            return None
+        route = batch.topic.route
+        return self._numbering.next(route.topic, route.incarnation, batch.queue)
 
     def submit(self, batch: Batch) -> None:
         """Take a closed and encoded batch."""
         key = (batch.topic.route.topic, batch.queue)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane()
+            lane = self._lanes[key] = SendLane(*key)
+        if batch.number is not None:
+            self._numbering.took(*key, len(batch.sealed))
+        self._submitted += 1
+        batch.order = self._submitted
         lane.waiting.append(batch)
         self.unfinished[batch] = None
         if self._sweep is None:
             self._sweep = self._engine.at(batch.deadline_s, self._expire)
-        if len(lane.waiting) == 1 and lane.current is None and not lane.paused:
-            self._ready.append(lane)
+        self._offer(lane)
 
     def pump(self) -> None:
         """Make requests of what may go."""
@@ -89,9 +95,8 @@ class Sender:
         """Give up all that is not done: unknown what was sent, the rest ends with `error`."""
         self._closed = True
         for batch in list(self.unfinished):
-            lane = self._lane(batch)
-            out = lane.current is batch and lane.call is not None and lane.call.sent
-            if out or batch.maybe_stored:
+            call = self._lane(batch).out.get(batch)
+            if batch.maybe_stored or (call is not None and call.sent):
                 self._end(batch, self._unknown(batch, "the producer was closed"))
             else:
                 self._end(batch, error)
@@ -102,8 +107,8 @@ class Sender:
     def _request(self) -> None:
         batches: list[Batch] = []
         buffers: list[bytearray] = []
+        lanes: list[SendLane] = []
         size_bytes = 0
-        lanes = []
         while self._ready and len(batches) < REQUEST_BATCHES:
             lane = self._ready[0]
             batch = lane.waiting[0]
@@ -112,7 +117,9 @@ class Sender:
             if batches and (size_bytes > REQUEST_BYTES or batch.level != batches[0].level):
                 break
             self._ready.popleft()
-            lane.current = lane.waiting.popleft()
+            lane.listed = False
+            lane.goes()
+            self._offer(lane)
             lanes.append(lane)
             batches.append(batch)
             buffers.append(batch.buffer)
@@ -125,8 +132,8 @@ class Sender:
         call.repeat = False  # it is put together anew, without what expired
         self.requests += 1
         self._in_call[call] = batches
-        for lane in lanes:
-            lane.call = call
+        for lane, batch in zip(lanes, batches, strict=True):
+            lane.out[batch] = call
         call.add_waiter(partial(self._answered, call))
 
     def _answered(self, call: Call[SendReply]) -> None:
@@ -167,7 +174,9 @@ class Sender:
             part.incarnation or batch.topic.route.incarnation,
             server.log_id if server is not None else "",
         )
-        self._release(batch)
+        lane = self._lane(batch)
+        lane.stored(batch)
+        self._released(batch, lane)
         batch.resolve(stored)
         self._on_done(batch)
 
@@ -186,6 +195,8 @@ class Sender:
                 self._end(batch, error)
             else:
                 self._again(batch, pause_s)
+        elif isinstance(error, Refused) and error.code in _OUT_OF_ROW and batch.number is not None:
+            self._out_of_row(batch, error)
         elif isinstance(error, CometError):
             self._end(batch, error)
         else:
@@ -196,49 +207,74 @@ class Sender:
         whole = min(CAP_S, BASE_S * (1 << min(batch.tries - 1, 10)))
         return whole * self._engine.environment.random.uniform(0.5, 1.0)
 
-    def _again(self, batch: Batch, pause_s: float) -> None:
-        """Back to the head of its lane, now or after a pause."""
+    def _out_of_row(self, batch: Batch, error: Refused) -> None:
+        """The broker misses what comes before this batch, so it is not stored. If that is still on
+        its way, the row is whole again once it has arrived; else a new one begins."""
         lane = self._lane(batch)
-        lane.current = lane.call = None
-        lane.waiting.appendleft(batch)
-        if pause_s:
-            lane.paused = True
-            self._engine.at(self._engine.now_s() + pause_s, partial(self._resume, lane))
-        else:
-            self._ready.append(lane)
+        batch.last_error = error
+        if lane.is_first(batch):
+            if error.code == "UNKNOWN_PRODUCER" and batch.maybe_stored:
+                # Who is forgotten altogether may have stored it long ago.
+                self._end(batch, error)
+                return
+            batch.maybe_stored = False
+            lane.broken = True
+        self._again(batch, 0.0)
 
-    def _resume(self, lane: Lane) -> None:
-        lane.paused = False
-        if lane.waiting and lane.current is None and lane not in self._ready:
-            self._ready.append(lane)
+    def _again(self, batch: Batch, pause_s: float) -> None:
+        """Back to its place in its lane, to go now or after a pause."""
+        lane = self._lane(batch)
+        lane.comes_back(batch)
+        if pause_s:
+            lane.pauses += 1
+            self._engine.at(self._engine.now_s() + pause_s, partial(self._resume, lane))
+        self._offer(lane)
+
+    def _resume(self, lane: SendLane) -> None:
+        lane.pauses -= 1
+        self._offer(lane)
+        self._forget_if_empty(lane)
         self.pump()
 
-    # --- the end of a batch -------------------------------------------------------------------
+    # --- lanes --------------------------------------------------------------------------------
 
-    def _lane(self, batch: Batch) -> Lane:
+    def _lane(self, batch: Batch) -> SendLane:
         return self._lanes[batch.topic.route.topic, batch.queue]
 
-    def _release(self, batch: Batch) -> None:
-        """The lane's next batch may go."""
-        lane = self._lane(batch)
-        if lane.current is batch:
-            lane.current = lane.call = None
-        else:
-            lane.waiting.remove(batch)
-            if lane in self._ready:
-                self._ready.remove(lane)
-        if lane.waiting:
-            if not lane.paused and lane.current is None:
-                self._ready.append(lane)
-        elif lane.current is None and not lane.paused:
-            del self._lanes[batch.topic.route.topic, batch.queue]
+    def _offer(self, lane: SendLane) -> None:
+        """Put the lane among those that may send, if it may."""
+        if lane.broken:
+            lane.mend(self._numbering)
+        if not lane.listed and lane.may_send() and (not lane.out or self._keeps_sequences()):
+            lane.listed = True
+            self._ready.append(lane)
+
+    def _released(self, batch: Batch, lane: SendLane) -> None:
+        """A batch left its lane for good: the next one may go."""
+        if lane.listed and not lane.waiting:
+            lane.listed = False
+            self._ready.remove(lane)
+        self._offer(lane)
+        self._forget_if_empty(lane)
         del self.unfinished[batch]
+
+    def _forget_if_empty(self, lane: SendLane) -> None:
+        if not (lane.waiting or lane.out or lane.pauses) and self._lanes.get(lane.key) is lane:
+            del self._lanes[lane.key]
+
+    def _keeps_sequences(self) -> bool:
+        server = self._engine.connection.server
+        return server is not None and SEQUENCES in server.features
+
+    # --- the end of a batch -------------------------------------------------------------------
 
     def _end(self, batch: Batch, error: CometError) -> None:
         """Without success. What an earlier try may have stored can't be refused any more."""
         if batch.maybe_stored and not isinstance(error, OutcomeUnknown):
             error = after_unknown(error, f"a batch for {batch.topic.route.topic}")
-        self._release(batch)
+        lane = self._lane(batch)
+        lane.lost(batch)
+        self._released(batch, lane)
         batch.fail(error)
         self._on_done(batch)
 
@@ -254,8 +290,7 @@ class Sender:
         self.pump()
 
     def _too_late(self, batch: Batch) -> None:
-        lane = self._lane(batch)
-        call = lane.call if lane.current is batch else None
+        call = self._lane(batch).out.get(batch)
         if batch.maybe_stored or (call is not None and call.sent):
             self._end(batch, self._unknown(batch, "its time ran out"))
         else:

@@ -6,6 +6,10 @@ from cometmq.interfaces import Level
 from cometmq.protocol.numbers import QueueNumber, UInt
 from cometmq.protocol.wire import Plain, Wire
 
+SEQUENCES = "sequences"
+"""The feature of a broker that stores a numbered batch once, however often it comes: up to five of
+one producer may be on their way to a queue."""
+
 
 class Send(Wire):
     """Several batches in one request, each for its own queue (named in the batch itself)."""

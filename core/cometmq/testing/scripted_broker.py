@@ -117,6 +117,8 @@ class ScriptedBroker:
         self.queues = queues
         self.heartbeat_ms = 10_000
         self.session_timeout_ms = 30_000
+        self.features: list[str] = []
+        """What hello tells; to do it is up to the test."""
         self.on: dict[int, Handler] = {}
         self.requests: list[Request] = []
         """Everything that was asked, in order."""
@@ -249,6 +251,7 @@ class ScriptedBroker:
             self.heartbeat_ms,
             self.limits,
             "disk",
+            features=self.features,
         )
 
     def _fetch(self, fetch: protocol.Fetch) -> Answer | None:

@@ -11,6 +11,7 @@ import msgspec
 from cometmq.batch import Batch
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Answer, Metric, Refuse, StateView
+from cometmq.protocol.sends import SEQUENCES
 from cometmq_plugins.dedup.decide import decide
 from cometmq_plugins.dedup.view import Key, Producers
 
@@ -49,7 +50,7 @@ class DedupPlugin:
 
     @hookimpl
     def features(self) -> Sequence[str]:
-        return ["dedup"]
+        return [SEQUENCES]
 
     @hookimpl
     def before_append(self, batch: Batch) -> Answer | Refuse | None:
