@@ -13,7 +13,7 @@ from cometmq.client.group_options import GroupOptions
 from cometmq.client.grouping import Grouping, handle
 from cometmq.client.listeners import Listener
 from cometmq.client.runs import Run
-from cometmq.errors import CometError, ConfigError, Damaged, Refused, Retryable
+from cometmq.errors import CometError, ConfigError, Damaged, Expired, Refused, Retryable
 from cometmq.message import ReceivedMessage
 from cometmq.protocol import Operation, Status
 from cometmq.testing.client_rig import ClientRig
@@ -724,6 +724,22 @@ def test_a_cut_queue_goes_on_where_the_broker_says(caplog: pytest.LogCaptureFixt
     assert [error.next_offset for error in rig.errors if hasattr(error, "next_offset")] == [1]
     rig.wake()
     assert rig.work(listener) == [b"c"]
+
+
+@pytest.mark.parametrize(("policy", "place"), [("earliest", 5), ("latest", 9), ("stop", 0)])
+def test_a_queue_whose_place_expired_goes_on_by_the_policy(policy: str, place: int) -> None:
+    rig = GroupRig(on_expired=policy)
+    rig.subscribe()
+    rig.join(0)
+    part = protocol.FetchResultPart(0, Status.EXPIRED, 5, 1, 5, 9, detail="deleted before 5")
+    rig.broker.asked(Operation.FETCH)[-1].answer(Answer(protocol.FetchReply([part])))
+    rig.step()
+    assert [type(error) for error in rig.errors] == [Expired]
+    now = rig.grouping.dispatch.lanes["orders", 0].cursor.place
+    assert now is not None and now.offset == place
+    fetch = rig.broker.asked(Operation.FETCH)[-1].header
+    assert isinstance(fetch, protocol.Fetch)
+    assert fetch.parts[0].offset == place
 
 
 def test_damage_stops_one_queue_and_no_other() -> None:

@@ -80,7 +80,22 @@ def consume(
                 "--group shares the queues itself and begins at earliest, latest or a time: "
                 "give neither --queue nor an offset"
             )
-        consume_as_member(connect, topic, group, start_at, tags, count, follow, timeout_s, as_json)
+        with Admin(connect, timeout=timeout_s) as admin:
+            # It only says, while following, that the broker is away.
+            polled = Watch(lambda: _ends(admin, topic, ()), None).polled
+            consume_as_member(
+                admin,
+                polled,
+                connect,
+                topic,
+                group,
+                start_at,
+                tags,
+                count,
+                follow,
+                timeout_s,
+                as_json,
+            )
         return
     if tags != "*":
         raise click.UsageError("--tags needs --group NAME")

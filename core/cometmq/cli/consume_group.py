@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 
 import click
@@ -34,8 +35,11 @@ class GroupPrinter:
         self._printed: list[HeldMessage] = []
         self._size_bytes = 0
 
-    def print_until(self, count: int | None, ends: dict[int, int] | None) -> None:
-        """Print `count` messages, or all before `ends`, or for ever."""
+    def print_until(
+        self, count: int | None, ends: dict[int, int] | None, polled: Callable[[bool], None]
+    ) -> None:
+        """Print `count` messages, or all before `ends`, or for ever. `polled` hears after each
+        wait whether something came."""
         progress = Progress("read")
         try:
             while count is None or self.messages < count:
@@ -43,10 +47,13 @@ class GroupPrinter:
                 if message is not None:
                     self._print(message)
                     progress.update(self.messages, self._size_bytes)
-                else:
-                    self._finish()
-                    if ends is not None and self._through(ends):
-                        return
+                    polled(True)
+                    continue
+                self._finish()
+                if ends is None:
+                    polled(False)
+                elif self._through(ends):
+                    return
         finally:
             progress.close()
             self._finish()
@@ -77,6 +84,8 @@ class GroupPrinter:
 
 
 def consume_as_member(
+    admin: Admin,
+    polled: Callable[[bool], None],
     connect: str,
     topic: str,
     group: str,
@@ -87,16 +96,17 @@ def consume_as_member(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Join `group`, print messages of `topic`, leave. Raises Refused, Retryable."""
+    """Join `group`, print messages of `topic`, leave; `polled` as in `print_until`.
+
+    Raises Refused, Retryable.
+    """
 
     def warn(error: CometError) -> None:
         click.echo(f"mq: {error}", err=True)
 
-    with Admin(connect, timeout=timeout_s) as admin:
-        described = admin.describe_topic(topic)
-        ends = {info.queue: info.max_offset for info in described.queues}
-        consumer = Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn)
-        with consumer:
-            consumer.subscribe(topic, tags=tags)
-            printer = GroupPrinter(consumer, admin, group, topic, as_json)
-            printer.print_until(count, None if follow else ends)
+    described = admin.describe_topic(topic)
+    ends = {info.queue: info.max_offset for info in described.queues}
+    with Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn) as consumer:
+        consumer.subscribe(topic, tags=tags)
+        printer = GroupPrinter(consumer, admin, group, topic, as_json)
+        printer.print_until(count, None if follow else ends, polled)
