@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -808,7 +807,7 @@ def test_settings_that_can_not_be_used_are_named(
         GroupRig(**options)
 
 
-def test_a_commit_that_fails_is_covered_by_the_next(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_that_fails_is_covered_by_the_next() -> None:
     rig = GroupRig()
     listener = rig.subscribe()
     rig.join(0)
@@ -818,8 +817,23 @@ def test_a_commit_that_fails_is_covered_by_the_next(caplog: pytest.LogCaptureFix
     rig.broker.answer_once(Operation.COMMIT, answer)
     with pytest.raises(Retryable):
         rig.commit()
-    with caplog.at_level(logging.WARNING):
-        rig.commit()
+    rig.commit()
+    assert rig.committed() == 1
+
+
+def test_commits_that_fail_in_a_row_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(0)
+    rig.put(b"a")
+    rig.work(listener)
+    busy = Answer(protocol.CommitReply([protocol.PartStatus(Status.RETRY, "busy", 10)]))
+    before = rig.broker.on[Operation.COMMIT]
+    rig.broker.on[Operation.COMMIT] = lambda request: busy
+    rig.pass_time(3.5)
+    assert caplog.text.count("commit failed: busy") == 1
+    rig.broker.on[Operation.COMMIT] = before
+    rig.pass_time(1.1)
     assert rig.committed() == 1
 
 

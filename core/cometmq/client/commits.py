@@ -25,6 +25,7 @@ class Commits:
         self._group = group
         self._dispatch = dispatch
         self._timeout_s = timeout_s
+        self._failed = False
 
     async def commit(self) -> None:
         """Store the lowest unfinished offset of each queue that moved.
@@ -44,12 +45,16 @@ class Commits:
             raise first
 
     async def commit_quietly(self) -> None:
-        """The same; a failure is logged, since the next commit covers it."""
+        """The same; a failure is logged, the first of several in a row, since the next commit
+        covers it."""
         try:
             await self.commit()
         except CometError as error:
-            if self._engine.closed is None:
+            if self._engine.closed is None and not self._failed:
                 log.warning("group %s: commit failed: %s", self._group, error)
+            self._failed = True
+        else:
+            self._failed = False
 
     async def _store(self, moved: list[Moved]) -> CometError | None:
         """One request; returns the first failure of a queue that is ours."""
