@@ -89,8 +89,11 @@ class Driver:
         self._run_deferred()
         return task.result()
 
-    def do(self, change: Callable[[], T]) -> T:
-        """Change the engine under its lock and send what that gives, without waiting."""
+    def do(self, change: Callable[[], T], *, stays: bool = True) -> T:
+        """Change the engine under its lock and send what that gives, without waiting.
+
+        `stays`: the caller will soon be back, so the loop thread may look away for a while.
+        """
         self.check()
         with self._ctrl_c, self._cond:
             result = change()
@@ -98,7 +101,8 @@ class Driver:
                 self._wake()
             else:
                 self.engine.pump()
-                self._drove_at_s = self.engine.now_s()
+                if stays:
+                    self._drove_at_s = self.engine.now_s()
                 self._leave()
         self._run_deferred()
         return result

@@ -296,7 +296,7 @@ class Consumer:
         failure: Exception | None = None
         while not self._ended:
             seen = listener.signals
-            run = self._driver.do(partial(self._next, listener, run, failure))
+            run = self._driver.do(partial(self._next, listener, run, failure), stays=False)
             if run is not None:
                 failure = handle(run, handler, now_s, grouping.lease)
                 continue
