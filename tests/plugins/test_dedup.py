@@ -285,3 +285,34 @@ class Copycat:
 def test_two_views_of_one_name_are_an_error_that_names_both_plugins() -> None:
     with pytest.raises(PluginError, match="plugin copycat brings a state view 'dedup', and so"):
         play(lambda rig, client: asyncio.sleep(0), copycat=Copycat)
+
+
+@pytest.mark.parametrize(
+    ("step", "repeats"), [("lost on the way", 1), ("written", 1), ("synced", 2)]
+)
+def test_a_send_whose_answer_a_power_cut_took_is_stored_once(step: str, repeats: int) -> None:
+    """What a kill alone leaves is under test in tests/end_to_end, with real ones."""
+
+    async def run() -> None:
+        environment = VirtualEnvironment()
+        async with running_broker(IN_THREAD, environment=environment, plugins=["dedup"]) as rig:
+            client = await rig.client()
+            await client.send(numbered(0))
+            files = environment.files
+            if step == "written":
+                files.hold_syncs()
+            if step != "lost on the way":
+                client.post_send(numbered(1))
+                await rig.settle()
+            # What it does from here on is on a disk that nobody reads any more.
+            environment.files = files.crash()
+            files.release_syncs()
+        async with running_broker(IN_THREAD, environment=environment, plugins=["dedup"]) as rig:
+            client = await rig.client()
+            first = await client.send(numbered(0), numbered(1), numbered(2))
+            assert [(it.status, it.base_offset) for it in first] == [(0, 0), (0, 1), (0, 2)]
+            assert metric(rig, "dedup_repeats") == [repeats]
+            assert await client.send(numbered(0), numbered(1), numbered(2)) == first
+            assert end_of(rig) == 3
+
+    asyncio.run(run())
