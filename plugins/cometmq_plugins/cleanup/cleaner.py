@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 REMEMBERED = 100
 """Of the segments that went last."""
 REASONS: tuple[Reason, ...] = ("age", "space", "forced")
-PAUSES_MAX = 30
-"""After one segment, at most."""
+FREED_WITHIN_S = 3.0
+"""Longer it is not waited for space to become free."""
+PAUSE_MIN_S = 0.001
 
 
 class Cleaner:
@@ -155,12 +156,12 @@ class Cleaner:
     async def _pause(self, free_then: int) -> Disk:
         """The pace. Where a file system frees what was deleted only later, the next segment is not
         to pay for it: wait a while until so much is free."""
-        for _ in range(PAUSES_MAX):
-            await self._clock.sleep(self._options.pause_ms / 1000)
+        until_s = self._clock.monotonic_s() + FREED_WITHIN_S
+        while True:
+            await self._clock.sleep(max(self._options.pause_ms / 1000, PAUSE_MIN_S))
             disk = self._look()
-            if disk.bytes_free >= free_then:
-                break
-        return disk
+            if disk.bytes_free >= free_then or self._clock.monotonic_s() >= until_s:
+                return disk
 
     def _look(self) -> Disk:
         disk = self._watch.look()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from cometmq.errors import CometError
 from cometmq.interfaces import DiskPressure
 from cometmq.plugins import Composition
 from cometmq_plugins.cleanup.disk import Disk
@@ -50,7 +49,4 @@ class MarkTeller:
         else:
             logger.warning("%s again: %s", text, _MEANING.get(mark, "below all marks"))
         pressure = DiskPressure(mark, used / 100, disk.bytes_free, full_in_s)
-        try:
-            self._composition.collect("disk_pressure", pressure=pressure)
-        except CometError as error:
-            logger.error("disk_pressure: %s", error)
+        self._composition.collect_sound("disk_pressure", pressure=pressure)

@@ -33,19 +33,19 @@ class TrustedTime:
     @property
     def in_doubt_ms(self) -> int:
         """How far the wall clock is ahead of what is believed; 0 when it is not in doubt."""
-        return 0 if self._even_since_ms is None else int(self._seen_ms - self._believed_ms)
+        return 0 if self._even_since_ms is None else round(self._seen_ms - self._believed_ms)
 
     @property
     def confirmed_in_ms(self) -> int:
         """How long it has to go on evenly until it is believed."""
         if self._even_since_ms is None:
             return 0
-        return int(self._even_since_ms + self._confirm_ms - self._monotonic_ms())
+        return round(self._even_since_ms + self._confirm_ms - self._monotonic_ms())
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, as far as they can be believed."""
         self._look()
-        return int(self._monotonic_ms() + self._believed_ms)
+        return round(self._monotonic_ms() + self._believed_ms)
 
     def confirm(self) -> None:
         """Somebody who can read a clock says that this one is right."""
