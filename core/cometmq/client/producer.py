@@ -22,8 +22,8 @@ EXIT_TIMEOUT_S = 10.0
 class Producer(Face):
     """Sends messages to topics; one for a process is enough, all threads may use it.
 
-    The promise is *at least once*: a message whose answer was lost with a connection is sent
-    again, so it may be stored twice. Messages of one queue keep their order (without a sharding
+    A message whose answer was lost with a connection is sent again; a broker that tells the
+    feature `sequences` stores it once, another may store it twice. Messages of one queue keep their order (without a sharding
     key, consecutive messages go to one queue until their batch closes). Messages are batched
     without being asked: one that is alone goes at once.
 
