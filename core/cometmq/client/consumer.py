@@ -22,8 +22,7 @@ class PullConsumer(Face):
     """Reads queues at its own pace and commits, for a group, how far it came.
 
     Delivery is *at least once*: after a crash reading goes on at the last commit, and what was
-    polled since then comes again; a producer's repeat may be stored twice. Within a queue
-    messages come in order, between queues in none.
+    polled since then comes again. Within a queue messages come in order, between queues in none.
 
     `topic` (or several) is read with all its queues, or with `queues` only; `assign` changes that.
     Reading starts at what `group` has committed, else at `start`: "earliest", "latest", an offset,

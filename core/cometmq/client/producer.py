@@ -23,9 +23,9 @@ class Producer(Face):
     """Sends messages to topics; one for a process is enough, all threads may use it.
 
     A message whose answer was lost with a connection is sent again; a broker that tells the
-    feature `sequences` stores it once, another may store it twice. Messages of one queue keep their order (without a sharding
-    key, consecutive messages go to one queue until their batch closes). Messages are batched
-    without being asked: one that is alone goes at once.
+    feature `sequences` stores it once, another may store it twice. Messages of one queue keep
+    their order (without a sharding key, consecutive messages go to one queue until their batch
+    closes). Messages are batched without being asked: one that is alone goes at once.
 
     `address` is the broker's (None: `MQ_CONNECT`). `level` is the ack level of all sends that
     name none (None: the broker's default). `buffer_bytes` bounds what is on its way; when it is
