@@ -64,6 +64,21 @@ def test_an_intact_log(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) 
     assert any(isinstance(item, tuple) for item in quick)
 
 
+def test_whole_batches_are_what_the_careful_scan_has() -> None:
+    def parts(found: Plain | Batch | Problem) -> object:
+        assert isinstance(found, Batch)
+        where = found.position, found.table_at, found.records_at
+        return bytes(found.view), where, found.topic, found.lengths, found.tag_hashes
+
+    log = a_log(3)
+    whole = list(quick_scan(log.read, 0, log.end, log.seed, whole=True))
+    careful = [found for _, found in scan_segment(log.read, 0, log.end, log.seed)]
+    assert list(map(parts, whole)) == list(map(parts, careful))
+    log.flip(log.end - 3)
+    *_, last = quick_scan(log.read, 0, log.end, log.seed, whole=True)
+    assert isinstance(last, Problem)
+
+
 def test_every_kind_of_end() -> None:
     log = a_log(1)
     for size in range(log.end - 300, log.end):

@@ -7,7 +7,7 @@ docs/format.md has every byte. Whatever is wrong with the bytes is a `BatchError
 """
 
 from cometmq.batch.decode import decode_messages, decode_records
-from cometmq.batch.encode import ProducerTuple, RecordTuple, encode_control, encode_messages
+from cometmq.batch.encode import RecordTuple, encode_control, encode_messages
 from cometmq.batch.layout import (
     BATCH_BYTES_MAX,
     FLAG_AMENDED,
@@ -20,11 +20,19 @@ from cometmq.batch.layout import (
     STAMPED_BYTES,
     VERSION,
     Kind,
+    ProducerTuple,
     seed,
     text_hash,
 )
 from cometmq.batch.rewrite import amend, cut, renumber, stamp
-from cometmq.batch.view import Batch, parse, verify_broker, verify_producer, verify_unstamped
+from cometmq.batch.view import (
+    Batch,
+    believe,
+    parse,
+    verify_broker,
+    verify_producer,
+    verify_unstamped,
+)
 from cometmq.errors import BatchError
 
 __all__ = [
@@ -44,6 +52,7 @@ __all__ = [
     "ProducerTuple",
     "RecordTuple",
     "amend",
+    "believe",
     "cut",
     "decode_messages",
     "decode_records",

@@ -24,6 +24,7 @@ from cometmq.batch.layout import (
     SEALED,
     SEALED_AT,
     Kind,
+    ProducerTuple,
     bad,
     check_claims,
     seal,
@@ -32,8 +33,6 @@ from cometmq.batch.layout import (
 
 RecordTuple = tuple[int, bytes, str, Sequence[str], Mapping[str, str]]
 """Born time in ms, body, tag, keys, properties: what `cometmq.message.Record` names."""
-ProducerTuple = tuple[int, int, int]
-"""Producer id, producer epoch, sequence of the first record."""
 
 _U32_MAX = (1 << 32) - 1
 _encoder = msgspec.msgpack.Encoder()

@@ -32,6 +32,7 @@ U16 = struct.Struct("<H")
 U32 = struct.Struct("<I")
 I64 = struct.Struct("<q")
 PRODUCER_SECTION = struct.Struct("<QQQ")
+ProducerTuple = tuple[int, int, int]
 """Producer id, producer epoch, sequence of the first record."""
 ARRAY_HEADER = struct.Struct(">BI")
 """msgpack's array of 32-bit length, used at every count so that its width is fixed."""

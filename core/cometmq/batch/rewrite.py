@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
-from cometmq.batch.encode import Frame, ProducerTuple, RecordTuple, encode_framed, write_column
+from cometmq.batch.encode import Frame, RecordTuple, encode_framed, write_column
 from cometmq.batch.layout import (
     ARRAY32,
     ARRAY_HEADER,
@@ -32,6 +32,7 @@ from cometmq.batch.layout import (
     TOPIC_LENGTH_AT,
     U16,
     U32,
+    ProducerTuple,
     bad,
     check_claims,
     seal,

@@ -39,6 +39,7 @@ from cometmq.batch.layout import (
     STAMP,
     STAMP_AT,
     U16,
+    ProducerTuple,
     bad,
 )
 from cometmq.errors import BatchError
@@ -184,12 +185,13 @@ class Batch:
         return bool(self.flags & FLAG_CUT)
 
     @property
-    def producer(self) -> tuple[int, int, int] | None:
+    def producer(self) -> ProducerTuple | None:
         """Producer id, producer epoch, sequence of the first record; None when not given."""
         if not self.attributes & HAS_PRODUCER:
             return None
-        first, second, third = PRODUCER_SECTION.unpack_from(self.view, self._sections_at)
-        return first, second, third
+        at = FIXED_BYTES + self.topic_length
+        found: ProducerTuple = PRODUCER_SECTION.unpack_from(self.view, at)
+        return found
 
     @property
     def deliver_at(self) -> int | None:
@@ -271,6 +273,19 @@ def parse(
     _check_attributes(batch)
     _place_table(batch)
     _check_records(batch, limit)
+    return batch
+
+
+def believe(view: memoryview) -> Batch:
+    """The stamped batch that is exactly `view`, and whose two CRCs were found right: its table was
+    proven before it was stamped, so only the places are looked for, which is a third of the work.
+
+    Raises BatchError if there is something that this release doesn't know all the same.
+    """
+    batch = Batch(view)
+    _check_attributes(batch)
+    _place_table(batch)
+    batch.lengths = _column(view, batch.table_at, batch.count)
     return batch
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from cometmq.batch import FLAG_CUT, MAGIC, Batch, parse
+from cometmq.batch import FLAG_CUT, MAGIC, Batch, believe, parse
 from cometmq.batch.layout import FIXED_BYTES, HEADER, KIND_SHIFT, LENGTH_AT, SEALED_AT
 from cometmq.errors import BatchError
 from cometmq.log.scan import WINDOW_BYTES, Problem, Read, scan_segment
@@ -24,15 +24,21 @@ _CONTROL = 1 << KIND_SHIFT
 
 
 def quick_scan(
-    read: Read, base: int, size: int, seed: int, *, start: int | None = None
+    read: Read,
+    base: int,
+    size: int,
+    seed: int,
+    *,
+    start: int | None = None,
+    whole: bool = False,
 ) -> Iterator[Plain | Batch | Problem]:
     """What `scan_segment` yields, see there; batches of messages as tuples, unless they are larger
-    than what is read at once."""
+    than what is read at once, or `whole` asks for all of them as batches."""
     end = base + size
     position = base if start is None else start
     while position < end:
         behind = position
-        for found in _quick_part(read, position, end, seed):
+        for found in _quick_part(read, position, end, seed, whole):
             yield found
             behind = found[0] + found[1] if isinstance(found, tuple) else _end_of(found)
         if behind == position:
@@ -48,7 +54,9 @@ def _end_of(batch: Batch) -> int:
     return batch.position + batch.length
 
 
-def _quick_part(read: Read, start: int, end: int, seed: int) -> Iterator[Plain | Batch]:
+def _quick_part(
+    read: Read, start: int, end: int, seed: int, whole: bool
+) -> Iterator[Plain | Batch]:
     """The batches that lie whole in one window, up to one that is not quickly believed."""
     try:
         view = memoryview(read(start, min(WINDOW_BYTES, end - start)))
@@ -88,7 +96,8 @@ def _quick_part(read: Read, start: int, end: int, seed: int) -> Iterator[Plain |
             or crc_of(view[sealed:following]) != producer_crc
         ):
             return
-        if attributes < _CONTROL and not flags & FLAG_CUT:
+        plain = attributes < _CONTROL and not flags & FLAG_CUT
+        if plain and not whole:
             yield (
                 position,
                 length,
@@ -102,7 +111,8 @@ def _quick_part(read: Read, start: int, end: int, seed: int) -> Iterator[Plain |
             )
         else:
             try:
-                yield parse(view[at:following])
+                piece = view[at:following]
+                yield believe(piece) if plain else parse(piece)
             except BatchError:
                 return
         at = following

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from cometmq.batch import Batch
 from cometmq.log.checkpoint import Checkpoint, read_checkpoint
 from cometmq.log.quick_scan import Plain
 from cometmq.log.scan import Problem, Read
-from cometmq.log.spans import Span, walk, walk_quickly
+from cometmq.log.spans import Span, walk_quickly
 from cometmq.log.state import State
 
 
@@ -141,8 +142,9 @@ class Replay:
 def walk_for(
     state: State,
 ) -> Callable[[Read, Sequence[Span], int], Iterator[Plain | Batch | Problem]]:
-    """How to go through the log: quickly, unless a plugin's view wants to see messages whole."""
-    return walk if state.message_views else walk_quickly
+    """How to go through the log: with batches of messages whole only if somebody's view wants to
+    see them."""
+    return partial(walk_quickly, whole=bool(state.message_views))
 
 
 def newest_checkpoint(

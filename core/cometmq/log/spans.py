@@ -74,12 +74,12 @@ def walk(read: Read, spans: Sequence[Span], log_seed: int) -> Iterator[Batch | P
 
 
 def walk_quickly(
-    read: Read, spans: Sequence[Span], log_seed: int
+    read: Read, spans: Sequence[Span], log_seed: int, *, whole: bool = False
 ) -> Iterator[Plain | Batch | Problem]:
-    """The same, batches of messages as tuples."""
+    """The same, batches of messages as tuples unless they are wanted `whole`."""
 
     def scan(span: Span, start: int) -> Iterator[Plain | Batch | Problem]:
-        return quick_scan(read, span.base, span.size, log_seed, start=start)
+        return quick_scan(read, span.base, span.size, log_seed, start=start, whole=whole)
 
     return _walk(read, spans, log_seed, scan)
 

@@ -8,8 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from cometmq.batch import Batch, Kind
-from cometmq.batch.layout import HAS_PRODUCER, ORIGIN_DIVERTED
+from cometmq.batch import ORIGIN_DIVERTED, Batch, Kind
 from cometmq.log.records import TopicChange, read_records
 
 WINDOW = 5
@@ -106,11 +105,10 @@ class Producers:
         position = batch.position
         if position > self._position:
             self._position, self._store_time = position, batch.store_time
-        if batch.kind == Kind.TOPIC_CHANGE:
-            self._take_changes(batch)
-            return
-        producer = batch.producer if batch.attributes & HAS_PRODUCER else None
+        producer = batch.producer
         if producer is None or batch.origin_kind > ORIGIN_DIVERTED:
+            if batch.kind == Kind.TOPIC_CHANGE:
+                self._take_changes(batch)
             return
         number, epoch, sequence = producer
         sent = Sent(
