@@ -11,6 +11,7 @@ import pytest
 
 from cometmq.errors import NoSpace
 from cometmq.protocol import (
+    RECONNECT_MS,
     Claim,
     ClaimPart,
     ClaimResultPart,
@@ -194,20 +195,54 @@ def test_a_silent_member_loses_its_claim_and_can_do_no_harm_when_it_wakes() -> N
     play(scenario)
 
 
-@pytest.mark.parametrize("how", ["goodbye", "lost"])
-def test_the_end_of_a_session_voids_its_claims_at_once(how: str) -> None:
+def test_a_good_bye_voids_its_claims_at_once() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         leaver = await rig.client()
         token = await claimed(leaver, "leaver")
-        if how == "goodbye":
-            await leaver.ask(Operation.GOODBYE, Goodbye())
-        else:
-            leaver.close()
-            await rig.settle()
+        await leaver.ask(Operation.GOODBYE, Goodbye())
         await claimed(client, "two")
         assert (await commit(client, 1, token)).status == Status.FENCED
 
     play(scenario)
+
+
+def test_claims_wait_a_moment_for_a_client_whose_connection_broke() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        clock = rig.environment.clock
+        broken = await rig.client("same", client_epoch=1)
+        token = await claimed(broken, "one")
+        broken.close()
+        await clock.run_for(RECONNECT_MS / 1000 - 0.5)
+        (no,) = await claim(client, "two")
+        assert (no.status, no.retry_after_ms) == (Status.CLAIMED, 500)
+        back = await rig.client("same", client_epoch=2)
+        (again,) = await claim(back, "one", ClaimPart("t", 0, token=token))
+        assert (again.status, again.kept) == (Status.OK, True)
+        await clock.run_for(RECONNECT_MS / 1000)
+        assert (await claim(client, "two"))[0].status == Status.CLAIMED
+        back.close()
+        await clock.run_for(RECONNECT_MS / 1000 + 0.3)
+        await claimed(client, "two")
+        assert again.token is not None
+        assert (await commit(client, 1, again.token)).status == Status.FENCED
+
+    play(scenario)
+
+
+def test_a_member_may_be_more_patient_than_the_broker_is_with_sessions() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        clock = rig.environment.clock
+        sleeper = await rig.client("sleeper", client_epoch=1)
+        token = await claimed(sleeper, "one", session_timeout_ms=20_000)
+        for _ in range(3):
+            await clock.run_for(5.0)
+            assert (await claim(client, "two"))[0].status == Status.CLAIMED
+        assert rig.broker.info().sessions == 1, "the session itself is over"
+        back = await rig.client("sleeper", client_epoch=2)
+        (again,) = await claim(back, "one", ClaimPart("t", 0, token=token))
+        assert (again.status, again.kept) == (Status.OK, True)
+
+    play(scenario, {"broker.session_timeout_ms": 8000})
 
 
 def test_a_client_that_connects_anew_keeps_its_claims_for_a_session_time() -> None:
@@ -440,7 +475,7 @@ def test_a_log_that_takes_nothing_does_not_keep_claims_alive() -> None:
 
         rig.broker.log.append_control = refuse
         leaver.close()
-        await rig.settle()
+        await rig.environment.clock.run_for(RECONNECT_MS / 1000 + 0.3)
         assert rig.broker.claims.get(("g", 1, 0)) is not None, "the log could not be told"
         rig.broker.log.append_control = original
         (yes,) = await claim(client, "two")

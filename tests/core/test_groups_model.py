@@ -44,6 +44,8 @@ class Member:
         self.client: RawClient | None = None
         self.generation = 0
         self.tokens: dict[int, Token] = {}
+        self.presented: set[int] = set()
+        """Queues whose token this connection has shown: as clients do that connect anew."""
 
 
 class World:
@@ -63,10 +65,15 @@ class World:
         """Of the next connection of anybody."""
         return next(self._epochs)
 
+    async def connect(self, rig: Rig, member: Member) -> None:
+        """A new connection of a member."""
+        member.presented.clear()
+        member.client = await rig.client(member.name, client_epoch=self.epoch())
+
     async def step(self, rig: Rig) -> None:
         member = self.random.choice(self.members)
         if member.client is None:
-            member.client = await rig.client(member.name, client_epoch=self.epoch())
+            await self.connect(rig, member)
         act = self.random.choice(
             (self.follow, self.follow, self.follow, self.commit, self.grab, self.leave, self.pause)
         )
@@ -88,7 +95,7 @@ class World:
             await rig.settle()
         member.client = None if self.random.random() < 0.5 else member.client
         if member.client is not None and self.random.random() < 0.5:
-            member.client = await rig.client(member.name, client_epoch=self.epoch())
+            await self.connect(rig, member)
 
     async def follow(self, rig: Rig, member: Member) -> None:
         """Do what the coordinator says."""
@@ -113,7 +120,9 @@ class World:
 
     def owns(self, member: Member, queue: int) -> bool:
         token = member.tokens.get(queue)
-        return token is not None and self.granted.get(queue) == (token.epoch, token.position)
+        if token is None or queue not in member.presented:
+            return False
+        return self.granted.get(queue) == (token.epoch, token.position)
 
     async def grab(self, rig: Rig, member: Member) -> None:
         """Claim without being told to: another coordinator, or a bug."""
@@ -132,6 +141,7 @@ class World:
             assert token > self.granted.get(queue, (0, 0)), "tokens only grow"
             self.granted[queue] = token
             member.tokens[queue] = part.token
+            member.presented.add(queue)
 
     async def release(self, member: Member, queues: list[int]) -> None:
         if not queues:
@@ -173,7 +183,7 @@ class World:
         for _ in range(60):
             for member in self.members:
                 if member.client is None:
-                    member.client = await rig.client(member.name, client_epoch=self.epoch())
+                    await self.connect(rig, member)
                 await self.follow(rig, member)
             await rig.environment.clock.run_for(0.5)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cometmq.broker.claim_operations import check_member
 from cometmq.broker.claims import MODE
 from cometmq.broker.gate import Gate
-from cometmq.broker.members import Advice, Group, Member, QueueName, advice_reply
+from cometmq.broker.members import NEVER, Advice, Group, Member, QueueName, advice_reply
 from cometmq.broker.names import is_name, shown
 from cometmq.broker.park import Park
 from cometmq.broker.planning import Planner, differing
@@ -83,7 +83,7 @@ class Coordinator:
             replan = True
         else:
             replan = _differs(member, header)
-        member.said, member.heard_s = header, now_s
+        member.said, member.heard_s, member.until_s = header, now_s, NEVER
         self._bind(group, member, request.session)
         if replan:
             self._plan(group)
@@ -125,6 +125,8 @@ class Coordinator:
             for member in list(group.members.values()):
                 if member.silent_s(now_s) > member.timeout_s:
                     self._remove(group, member, "it was silent for longer than its timeout")
+                elif now_s >= member.until_s:
+                    self._remove(group, member, "its connection ended, and it did not come back")
             # Whom else should it ask, if there is only one member?
             if len(group.members) > 1 and any(
                 [member.decline(now_s) for member in group.members.values()]
@@ -215,7 +217,10 @@ class Coordinator:
             member.session = session
 
         def ended() -> None:
-            if not session.replaced and group.members.get(member.name) is member:
+            if group.members.get(member.name) is not member:
+                return
+            member.until_s = session.returns_s(member.timeout_s)
+            if member.until_s <= self._sessions.now_s():
                 self._remove(group, member, "its connection ended")
 
         session.on_end[key] = ended

@@ -11,6 +11,7 @@ from cometmq.protocol import GroupAdvice, GroupHeartbeat, HeldQueue, Subscriptio
 
 QueueName = tuple[str, int]
 """Topic and queue."""
+NEVER = float("inf")
 RESTS_MAX = 6
 """How often the rest of a member that does not claim is doubled."""
 
@@ -38,6 +39,7 @@ class Member:
         "said",
         "session",
         "since",
+        "until_s",
     )
 
     def __init__(self, said: GroupHeartbeat, session: Session, now_s: float) -> None:
@@ -47,6 +49,8 @@ class Member:
         self.heard_s = now_s
         self.parked = False
         """A heartbeat of it waits here: as long as its session is heard, it lives."""
+        self.until_s = NEVER
+        """Its session has ended: it has until then to come back in a new one."""
         self.advice = Advice()
         self.generation = 0
         """When its advice last changed; 0: it never had one."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected, wrong_answer
 from cometmq.environment import Clock
 from cometmq.interfaces import Limits, Peer, Refuse
-from cometmq.protocol import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Status
+from cometmq.protocol import PROTOCOL_MAX, PROTOCOL_MIN, RECONNECT_MS, Hello, Status
 
 CLIENT_ID_MAX = 255
 
@@ -35,7 +36,7 @@ class Session:
         "peer",
         "peer_name",
         "principal",
-        "replaced",
+        "returns_s",
         "seen_s",
         "unanswered_bytes",
     )
@@ -51,8 +52,9 @@ class Session:
         """When it was last heard, on the clock that stands still while the loop does."""
         self.unanswered_bytes = 0
         self.open = True
-        self.replaced = False
-        """True at its end: the same client goes on in a newer one."""
+        self.returns_s: Callable[[float], float] = lambda timeout_s: 0.0
+        """At its end: until when what it holds waits for its client, of which a holder believes
+        that it may be silent for `timeout_s`; on the clock of `Sessions.now_s`, 0: not at all."""
         self.on_end: dict[Any, Callable[[], None]] = {}
         """What has to be done when it ends, by whom it is for."""
 
@@ -105,6 +107,8 @@ class Sessions:
         self._strangers.pop(peer, None)
         session = self._by_peer.get(peer)
         if session is not None:
+            until_s = self.now_s() + RECONNECT_MS / 1000
+            session.returns_s = lambda timeout_s: min(until_s, session.seen_s + timeout_s)
             self.end(session, "its connection was lost")
 
     def hello(self, peer: Peer, hello: Hello) -> Session:
@@ -124,7 +128,8 @@ class Sessions:
         principal = self._principal(peer, hello)
         own = self._by_peer.get(peer)
         if own is not None:
-            own.replaced = own.client_id == hello.client_id
+            if own.client_id == hello.client_id:
+                self._goes_on(own)
             self.end(own, "said hello again")
         self._replace_older(hello, principal)
         if len(self._by_peer) >= self._limits.connections:
@@ -160,6 +165,7 @@ class Sessions:
         oldest_s = self.now_s() - self._timeout_s
         silent = [session for session in self._by_peer.values() if session.seen_s < oldest_s]
         for session in silent:
+            session.returns_s = partial(_after_silence, session)
             self.end(session, "silent for longer than the session timeout")
             session.peer.close()
         for peer in [peer for peer, since_s in self._strangers.items() if since_s < oldest_s]:
@@ -200,6 +206,16 @@ class Sessions:
                 f"client {hello.client_id!r} has a newer connection (epoch {old.client_epoch}, "
                 f"this one has {hello.client_epoch}): close this one",
             )
-        old.replaced = True
+        self._goes_on(old)
         self.end(old, "replaced by a newer connection of the same client")
         old.peer.close()
+
+    def _goes_on(self, session: Session) -> None:
+        """Its client has a newer one: it gets a whole timeout to take over what it holds."""
+        now_s = self.now_s()
+        session.returns_s = lambda timeout_s: now_s + timeout_s
+
+
+def _after_silence(session: Session, timeout_s: float) -> float:
+    """A holder may be more patient than the session was."""
+    return session.seen_s + timeout_s

@@ -176,9 +176,12 @@ class Tenures:
 
     def _ended(self, session: Session) -> None:
         keys = self._by_session.pop(session, set())
-        if not session.replaced:
-            self.void(keys)
-            return
+        now_s = self._sessions.now_s()
+        over: list[ClaimKey] = []
         for key in keys:
-            holder = self._tenures.pop(key).holder
-            self._tenure(key, holder)
+            holder = self._tenures[key].holder
+            until_s = session.returns_s(holder.timeout_ms / 1000)
+            self._tenures[key] = Tenure(holder, None, until_s)
+            if until_s <= now_s:
+                over.append(key)
+        self.void(over)

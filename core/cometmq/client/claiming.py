@@ -58,6 +58,8 @@ class Claiming:
         self._wanted: set[Key] = set()
         self._asked: set[Key] = set()
         """A claim for them is out."""
+        self._doubtful: set[Key] = set()
+        """A claim for them had no answer: the broker may believe that they are ours."""
         self._stuck: dict[Key, Lane] = {}
         """Their handler hangs: they are left to others until it returns."""
         self._going: list[Lane] = []
@@ -91,6 +93,11 @@ class Claiming:
             lane.halted = True
             self._soon()
 
+    def doubt(self) -> None:
+        """Our session was over by our own clock: all our queues may be somebody else's now."""
+        for lane in self._dispatch.lanes.values():
+            self.fenced(lane)
+
     def rebind(self) -> None:
         """A new session: claims live on only if they are presented in it, within a session time.
         Until then their tokens are good, so nothing stops."""
@@ -114,7 +121,8 @@ class Claiming:
                 if run.begun and not run.finished and over_s > self._options.max_poll_s:
                     if not lane.lost:
                         _warn_of(run, over_s)
-                        self._stuck[key] = lane
+                        if lane.in_hand:
+                            self._stuck[key] = lane
                         self.force(lane)
 
     # --- inside -------------------------------------------------------------------------------
@@ -122,7 +130,7 @@ class Claiming:
     def _progress(self, lane: Lane) -> None:
         """Something of a queue that is about to go was finished."""
         key = lane.key
-        if self._stuck.get(key) is lane and not lane.busy:
+        if self._stuck.get(key) is lane and not lane.in_hand:
             del self._stuck[key]
             self._soon()
         if lane.draining and lane.drained:
@@ -140,7 +148,7 @@ class Claiming:
             lane.key for lane in lanes.values() if (lane.halted or lane.unbound) and not lane.lost
         ]
         if not self._dispatch.stopping:
-            keys += [key for key in sorted(self._wanted) if key not in lanes]
+            keys += [key for key in sorted(self._wanted | self._doubtful) if key not in lanes]
         keys = [key for key in keys if key not in self._asked and key not in self._stuck]
         self._asked.update(keys)
         for at in range(0, len(keys), PARTS_MAX):
@@ -164,6 +172,7 @@ class Claiming:
             return
         except CometError as error:
             log.warning("group %s: queues can't be claimed yet: %s", options.group, error)
+            self._doubtful.update(keys)
             pause_s = RETRY_MAX_S
         finally:
             self._asked.difference_update(keys)
@@ -180,6 +189,7 @@ class Claiming:
 
     def _answered(self, key: Key, part: ClaimResultPart) -> float:
         """Take the answer for one queue; returns after how many seconds to ask again, or 0."""
+        self._doubtful.discard(key)
         lane = self._dispatch.lanes.get(key)
         if part.status == Status.OK and part.token is not None:
             if lane is not None and part.kept:

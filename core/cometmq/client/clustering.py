@@ -12,8 +12,10 @@ from cometmq.client.group_options import GroupOptions, Lease
 from cometmq.client.membership import Membership
 from cometmq.client.taking import Taker
 from cometmq.errors import CometError
-from cometmq.protocol import GroupAdvice, Subscription
+from cometmq.protocol import RECONNECT_MS, GroupAdvice, Subscription
 
+AWAY_SHARE = 0.75
+"""Of the time that the broker gives us to come back; the rest is for noticing later than it."""
 GOODBYE_S = 2.0
 """How long a broker that does not answer can hold up a good-bye."""
 
@@ -37,7 +39,10 @@ class Clustering:
             engine, options, lease, self._claiming.held, self._advised, on_failure
         )
         self._claiming.on_change = self._membership.nudge
+        self._membership.on_lapse = self._claiming.doubt
         engine.connection.on_ready = self._claiming.rebind
+        engine.connection.on_lost = self._disconnected
+        self._lease = lease
 
     def start(self) -> None:
         """Join the group."""
@@ -72,6 +77,11 @@ class Clustering:
             await self._membership.leave(goodbye_s)
         except CometError as error:
             log.debug("the broker did not hear the good-bye: %s", error)
+
+    def _disconnected(self) -> None:
+        """The broker keeps our queues for a moment only: stop before it is over, by any clock."""
+        away_s = self._engine.now_s() + AWAY_SHARE * RECONNECT_MS / 1000
+        self._lease.until_s = min(self._lease.until_s, away_s)
 
     def _advised(self, advice: GroupAdvice) -> None:
         topics = self._dispatch.topics

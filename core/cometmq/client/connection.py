@@ -85,6 +85,8 @@ class Connection:
         """All that is unanswered, in the order of the requests."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called at each hello's answer: what is bound to a session has to be bound anew."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when a connection is over."""
         self._credentials = credentials
         self._queue: deque[Call[Any]] = deque()
         self._deadlines: list[tuple[float, int]] = []
@@ -232,6 +234,7 @@ class Connection:
             if not call.repeat:
                 broken.append(self.pending.pop(call.id))
         self._queue = deque(self.pending.values())
+        self.on_lost()
         for call in broken:
             call.fail(ConnectionLost(reason))
 

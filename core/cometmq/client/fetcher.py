@@ -26,6 +26,8 @@ from cometmq.protocol import (
 
 ANSWER_TIMEOUT_S = 15.0
 """How much longer than it may be parked a fetch may take."""
+CROWDED_BYTES = 64 * 1024
+"""Asked for at once by queues that have nothing, while others fill the room for reading ahead."""
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
@@ -70,11 +72,14 @@ class Fetcher:
         if self._paused or self._engine.closed is not None:
             return
         buffered = sum(cursor.buffered_bytes for cursor in self.cursors if not cursor.idle)
-        if buffered >= self._options.read_ahead_bytes:
-            return
         hungry = [cursor for cursor in self.cursors if cursor.hungry]
+        fetch_bytes = self._options.fetch_bytes
+        if buffered >= self._options.read_ahead_bytes:
+            # All of it may wait for one slow or failing handler: the other queues go on.
+            hungry = [cursor for cursor in hungry if cursor.empty]
+            fetch_bytes = min(fetch_bytes, CROWDED_BYTES)
         if hungry:
-            self._fetch(hungry)
+            self._fetch(hungry, fetch_bytes)
 
     @property
     def filter(self) -> str:
@@ -90,7 +95,7 @@ class Fetcher:
         self._paused = False
         self.pump()
 
-    def _fetch(self, cursors: list[Cursor]) -> None:
+    def _fetch(self, cursors: list[Cursor], fetch_bytes: int) -> None:
         options = self._options
         parts = [
             FetchPart(
@@ -105,7 +110,7 @@ class Fetcher:
         ]
         now_s = self._engine.now_s()
         deadline_s = now_s + options.wait_ms / 1000 + ANSWER_TIMEOUT_S
-        header = Fetch(parts, options.fetch_bytes, options.wait_ms, options.group, options.filter)
+        header = Fetch(parts, fetch_bytes, options.wait_ms, options.group, options.filter)
         call = self._engine.call(Operation.FETCH, header, FetchReply, deadline_s)
         for cursor in cursors:
             cursor.call = call

@@ -82,7 +82,10 @@ class Handout:
         run, self._run = self._run, None
         if run is not None:
             run.lane.take_back(run)
+            run.left = None
             run.lane.settle()
+            if run.lane.lost:
+                self._dispatch.on_progress(run.lane)
         for _ in range(len(self.listeners)):
             listener = self.listeners.pop(0)
             self.listeners.append(listener)  # the next turn begins with another one

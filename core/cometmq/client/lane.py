@@ -52,6 +52,14 @@ class Lane:
         )
 
     @property
+    def in_hand(self) -> bool:
+        """Whether somebody is at a message of it now, and not only owes an ack."""
+        return any(
+            run.begun and not run.finished and (run.acked is None or run.left is not None)
+            for run in self.runs
+        )
+
+    @property
     def failing(self) -> bool:
         """Whether a message of it waits to be handled again."""
         return any(run.attempts for run in self.runs if not run.finished)

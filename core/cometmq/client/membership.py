@@ -42,6 +42,8 @@ class Membership:
         on_failure: Callable[[CometError], None],
     ) -> None:
         self.member = engine.connection.client_id
+        self.on_lapse: Callable[[], None] = lambda: None
+        """Called when our session was over by our own clock, before it is taken up again."""
         self.subscriptions: list[Subscription] = []
         self.version = 0
         self._engine = engine
@@ -130,6 +132,8 @@ class Membership:
         call.repeat = False
         self._call = call
         advice = await call
+        if engine.now_s() >= self._lease.until_s:
+            self.on_lapse()
         self._lease.until_s = max(self._lease.until_s, sent_s + options.session_timeout_s)
         return advice
 

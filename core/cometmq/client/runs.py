@@ -55,7 +55,7 @@ class Run:
         self.acked: bytearray | None = None
         """Which messages are finished, where they may finish in any order."""
         self.left: deque[ReceivedMessage] | None = None
-        """What an iteration has not handed out yet."""
+        """What an iteration that is at it has not handed out yet."""
         self.on_ack: Callable[[Run], None] | None = None
         """Called for each ack while the queue is about to be released."""
         self.begun = False

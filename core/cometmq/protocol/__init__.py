@@ -81,7 +81,15 @@ from cometmq.protocol.numbers import (
 )
 from cometmq.protocol.retention import Retention
 from cometmq.protocol.sends import Send, SendReply, SendResultPart
-from cometmq.protocol.sessions import Empty, Failure, Goodbye, Heartbeat, Hello, HelloReply
+from cometmq.protocol.sessions import (
+    RECONNECT_MS,
+    Empty,
+    Failure,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    HelloReply,
+)
 from cometmq.protocol.topics import (
     QueueInfo,
     TopicAlter,
@@ -141,6 +149,7 @@ __all__ = [
     "PREFIX",
     "PROTOCOL_MAX",
     "PROTOCOL_MIN",
+    "RECONNECT_MS",
     "PartStatus",
     "QueueInfo",
     "QueueNumber",

@@ -6,6 +6,10 @@ from cometmq.interfaces import Limits
 from cometmq.protocol.numbers import UInt
 from cometmq.protocol.wire import Plain, Wire
 
+RECONNECT_MS = 2000
+"""So long what a client holds waits for it, after its connection broke: most breaks are healed by
+then, and a client that is dead is not missed for long."""
+
 
 class Hello(Wire):
     """First request of every connection."""
