@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from cometmq.config import Config, PluginsConfig
 from cometmq.errors import LogLocked, PluginError, PluginFailure
 from cometmq.hookspecs import hookimpl
+from cometmq.interfaces import Metric
 from cometmq.plugins import Composition, Plugin, compose
 
 
@@ -18,8 +20,8 @@ class Standard(Plugin):
     name = "standard"
 
     @hookimpl
-    def storage(self, data: str) -> str:
-        return f"storage in {data}"
+    def storage(self, data: str) -> Mock:
+        return Mock(where=data)
 
     @hookimpl
     def flush_policy(self) -> None:
@@ -136,7 +138,21 @@ def test_running_is_cleared_by_a_failure() -> None:
 
 
 def test_a_slot_gives_what_its_one_implementation_returns() -> None:
-    assert composed().slot("storage", environment=None, data="here") == "storage in here"
+    assert composed().slot("storage", environment=None, data="here").where == "here"
+
+
+def test_a_slot_that_returns_something_else_is_an_error() -> None:
+    class Mistaken:
+        @hookimpl
+        def storage(self) -> None:
+            """Nowhere."""
+
+        @hookimpl
+        def flush_policy(self) -> str:
+            return "whenever"
+
+    with pytest.raises(PluginFailure, match="'whenever' from hook `flush_policy`.*FlushPolicy"):
+        composed(mistaken=Mistaken()).slot("flush_policy")
 
 
 def test_a_slot_that_returns_nothing_is_an_error() -> None:
@@ -171,17 +187,40 @@ def test_any_other_error_of_a_cold_hook_is_a_failure() -> None:
         composed(odd=Odd()).collect("jobs")
 
 
+class Gives:
+    """Answers a question in its own way."""
+
+    def __init__(self, what: Any) -> None:
+        self.what = what
+
+    @hookimpl
+    def metrics(self) -> Any:
+        return self.what() if callable(self.what) else self.what
+
+
+def failing_generator() -> Iterator[Metric]:
+    yield METRIC
+    raise ValueError("half way")
+
+
+METRIC = Metric("one", "One.", "gauge", 1)
+
+
 def test_collect_leaves_out_who_has_nothing() -> None:
-    class Gives:
-        def __init__(self, what: list[str] | None) -> None:
-            self.what = what
+    composition = composed(a=Gives([METRIC]), b=Gives(None), c=Gives([]))
+    assert composition.collect("metrics") == [("a", [METRIC]), ("c", [])]
 
-        @hookimpl
-        def metrics(self) -> list[str] | None:
-            return self.what
 
-    composition = composed(a=Gives(["x"]), b=Gives(None), c=Gives([]))
-    assert composition.collect("metrics") == [("a", ["x"]), ("c", [])]
+@pytest.mark.parametrize("what", [7, "no", [7], [METRIC, "x"], True, failing_generator], ids=repr)
+def test_an_answer_that_is_none_is_named_and_the_others_still_heard(
+    what: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    composition = composed(a=Gives(what), b=Gives(lambda: iter([METRIC])))
+    with pytest.raises(PluginFailure, match="`?a`? .*`metrics`.*--plugins -a"):
+        composition.collect("metrics")
+    assert composition.collect_sound("metrics") == [("b", [METRIC])]
+    assert composition.counters()["a"]["metrics"] == (2, 2)
+    assert "`metrics`" in caplog.text
 
 
 def test_a_call_with_wrong_arguments_is_a_mistake_of_the_caller() -> None:

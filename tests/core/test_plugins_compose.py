@@ -154,7 +154,7 @@ def test_requirements_in_a_circle_are_an_error() -> None:
 def test_a_named_claimant_replaces_the_standard_one() -> None:
     composition = composed("ram")
     assert names(composition) == ["standard", "flush", "poll", "ram"]
-    assert composition.slot("storage", environment=None, data="") == "ram"
+    assert composition.implementers("storage") == ("ram",)
 
 
 def test_a_required_claimant_replaces_the_standard_one_too() -> None:

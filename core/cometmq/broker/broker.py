@@ -14,6 +14,7 @@ from cometmq.broker.claims import Claims
 from cometmq.broker.info import (
     banner_lines,
     metric_values,
+    plugin_metrics,
     plugin_rows,
     recovery_lines,
     status_lines,
@@ -255,9 +256,9 @@ class Broker:
             runs = self._jobs.runs[job]
             found.append(Metric("job_runs", "Finished runs.", "counter", runs, {"job": job}))
             found.append(Metric("job_errors", "Failed runs.", "counter", errors, {"job": job}))
-        for _, metrics in self.composition.collect("metrics"):
+        for _, metrics in self.composition.collect_sound("metrics"):
             found.extend(metrics)
-        return found
+        return [*found, *plugin_metrics(self.composition)]
 
     # --- stop ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, check_group, internal_refusal
+from cometmq.broker.refusals import Rejected, check_group, internal_refusal, wrong_answer
 from cometmq.broker.requests import Request
 from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
@@ -98,11 +98,14 @@ class Fetches:
         """Nothing is there: a plugin may keep the fetch, else it is answered empty."""
         fetch.name_queues()
         for offer in self._fetch_wait:
-            if offer(fetch):
+            kept = offer(fetch)
+            if kept is True:
                 session = fetch.request.session
                 session.on_end[fetch] = lambda: self._drop(fetch)
                 self.log.demand(self.log.appended)
                 return
+            if kept is not None and kept is not False:
+                raise wrong_answer(offer, kept, "True (it is kept), False or None")
         fetch.answer_empty()
 
     async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:

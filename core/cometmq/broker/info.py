@@ -29,6 +29,17 @@ def plugin_rows(composition: Composition) -> list[dict[str, str]]:
     return rows
 
 
+def plugin_metrics(composition: Composition) -> list[Metric]:
+    """Calls and errors of every hook of every plugin."""
+    found: list[Metric] = []
+    for plugin, hooks in composition.counters().items():
+        for hook, (calls, errors) in hooks.items():
+            labels = {"plugin": plugin, "hook": hook}
+            found.append(Metric("plugin_calls", "Calls of a hook.", "counter", calls, labels))
+            found.append(Metric("plugin_errors", "Of them, failed.", "counter", errors, labels))
+    return found
+
+
 def metric_values(metrics: Iterable[Metric]) -> dict[str, float]:
     """Numbers by name, labels in braces."""
     return {_full_name(metric): metric.value for metric in metrics}
@@ -37,7 +48,7 @@ def metric_values(metrics: Iterable[Metric]) -> dict[str, float]:
 def status_lines(composition: Composition) -> dict[str, str]:
     """What the plugins say of themselves, a line each; a later one's label wins."""
     lines: dict[str, str] = {}
-    for _, contributed in composition.collect("status"):
+    for _, contributed in composition.collect_sound("status"):
         lines.update(contributed)
     return lines
 

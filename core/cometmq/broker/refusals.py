@@ -66,15 +66,10 @@ def hook_refusal(refuse: Refuse, default: Status = Status.REFUSED) -> Rejected:
 
 
 def wrong_answer(hook: Callable[..., object], answer: object, allowed: str) -> PluginFailure:
-    """A hook returned what its docs don't allow. To go on could let pass what it meant to stop.
-    `hook` is a compiled hook call, whose name says whose it is."""
-    plugin, _, name = hook.__qualname__.rpartition(".")
-    return PluginFailure(
-        f"plugin {plugin} returned {ascii(answer)[:80]} from hook `{name}`, which allows "
-        f"{allowed}: tell its author, or take it out with --plugins -{plugin}",
-        plugin=plugin,
-        hook=name,
-    )
+    """A hook on the message path returned what its docs don't allow. `hook` is a compiled call,
+    which knows whose it is."""
+    failure: PluginFailure = hook.__dict__["wrong_answer"](answer, allowed)
+    return failure
 
 
 def internal_refusal(error: Exception, what: str) -> Rejected:

@@ -14,6 +14,7 @@ from typing import Any
 import pluggy
 
 from cometmq.errors import CometError, PluginFailure
+from cometmq.plugins.answers import described, fits, promised, settled
 from cometmq.plugins.discovery import Candidate
 
 _TEMPLATE = """
@@ -77,6 +78,8 @@ class HookCall:
         exec(compile(source, f"<{self.candidate.name}.{self.hook}>", "exec"), scope)
         function: Callable[..., Any] = scope["call"]
         function.__qualname__ = f"{self.candidate.name}.{self.hook}"
+        # So that who judges an answer on the message path can name and count who gave it.
+        function.__dict__["wrong_answer"] = self.wrong_answer
         return function
 
     def blame(self, error: Exception) -> PluginFailure:
@@ -89,6 +92,30 @@ class HookCall:
             plugin=name,
             hook=self.hook,
         )
+
+    def wrong_answer(self, answer: object, allowed: str) -> PluginFailure:
+        """Count it, and name who returned what the hook does not allow. To go on with it could let
+        pass what the plugin is there to stop."""
+        self.errors += 1
+        name = self.candidate.name
+        return PluginFailure(
+            f"plugin {name} returned {ascii(answer)[:80]} from hook `{self.hook}`, which allows "
+            f"{allowed}: tell its author, or take it out with --plugins -{name}",
+            plugin=name,
+            hook=self.hook,
+        )
+
+    def checked(self, arguments: Sequence[Any]) -> Any:
+        """Call outside the message path, and return what fits the hook's spec. Raises as `cold`,
+        and PluginFailure for what does not fit."""
+        answer = self.cold(arguments)
+        try:
+            answer = settled(self.hook, answer)
+        except Exception as error:
+            raise self.blame(error) from error
+        if not fits(answer, promised(self.hook)):
+            raise self.wrong_answer(answer, described(promised(self.hook)))
+        return answer
 
     def cold(self, arguments: Sequence[Any]) -> Any:
         """Call outside the message path. An error of CometMQ's own kind already says what to do:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import msgspec
 
 from cometmq.errors import CometError, PluginError
 from cometmq.plugins.calls import HookCall, Running
+
+logger = logging.getLogger(__name__)
 
 
 class ComposedPlugin(msgspec.Struct, frozen=True):
@@ -64,9 +67,10 @@ class Composition:
         return tuple(call.function for call in self._calls[hook])
 
     def slot(self, hook: str, **arguments: Any) -> Any:
-        """What the one implementation of a slot returns. Raises PluginError if that is None."""
+        """What the one implementation of a slot returns. Raises PluginError if that is nothing,
+        or not what the slot is for."""
         (call,) = self._calls[hook]
-        result = call.cold(self._positional(hook, arguments))
+        result = call.checked(self._positional(hook, arguments))
         if result is None:
             raise PluginError(
                 f"{call.candidate} returned nothing for the slot `{hook}`; it must return an "
@@ -75,10 +79,26 @@ class Composition:
         return result
 
     def collect(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
-        """(plugin name, result) of every implementation that returned something, in order."""
+        """(plugin name, result) of every implementation that returned something, in order. Raises
+        PluginFailure for one that raises or returns what the hook does not allow."""
         values = self._positional(hook, arguments)
-        results = [(call.candidate.name, call.cold(values)) for call in self._calls[hook]]
+        results = [(call.candidate.name, call.checked(values)) for call in self._calls[hook]]
         return [(name, result) for name, result in results if result is not None]
+
+    def collect_sound(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
+        """The same, for questions that the others should answer all the same: one that fails is
+        counted, logged and left out."""
+        values = self._positional(hook, arguments)
+        results: list[tuple[str, Any]] = []
+        for call in self._calls[hook]:
+            try:
+                result = call.checked(values)
+            except CometError as error:
+                logger.error("%s: %s", hook, error, exc_info=error)
+                continue
+            if result is not None:
+                results.append((call.candidate.name, result))
+        return results
 
     async def call_each(self, hook: str, **arguments: Any) -> None:
         """Call all in order, awaiting each that is async before the next. The first error ends
