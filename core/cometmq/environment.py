@@ -129,7 +129,7 @@ class Files(Protocol):
         """Take the exclusive lock file; returns what releases it, or None if somebody has it."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """(bytes in all, bytes free for us) of the file system that holds `path`."""
+        """(bytes used or free for us, bytes free for us) of the file system that holds `path`."""
 
 
 class Environment(Protocol):

@@ -245,4 +245,6 @@ class RealFiles:
 
     def space(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
-        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+        used = found.f_blocks - found.f_bfree
+        # As `df` reckons: blocks kept for root or a quota are neither used nor ours to use.
+        return (used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize

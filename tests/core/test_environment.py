@@ -258,6 +258,16 @@ def test_a_lock_has_one_holder(layer: Files, folder: str) -> None:
     again()
 
 
+def test_space_is_reckoned_as_df_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that are free but kept for root or by a quota must not look like used ones."""
+
+    class Found:
+        f_frsize, f_blocks, f_bfree, f_bavail = 4096, 1000, 900, 300
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Found)
+    assert RealFiles(RealThreads().hand_over).space("/") == (400 * 4096, 300 * 4096)
+
+
 def test_space(layer: Files, folder: str) -> None:
     total, free = layer.space(folder)
     assert total >= free > 0
