@@ -41,9 +41,8 @@ class SendLane:
             return True
         if self.careful or self.broken or len(self.out) >= IN_FLIGHT:
             return False
-        mine, last = self.waiting[0].number, next(reversed(self.out)).number
-        # Of another epoch: those before it have to be settled first, or they are fenced.
-        return mine is not None and last is not None and mine[1] == last[1]
+        last = next(reversed(self.out))
+        return self.waiting[0].number is not None and last.number is not None
 
     def goes(self) -> None:
         """The first of `waiting` is put into a request."""
