@@ -211,7 +211,11 @@ def test_collect_leaves_out_who_has_nothing() -> None:
     assert composition.collect("metrics") == [("a", [METRIC]), ("c", [])]
 
 
-@pytest.mark.parametrize("what", [7, "no", [7], [METRIC, "x"], True, failing_generator], ids=lambda what: type(what).__name__)
+@pytest.mark.parametrize(
+    "what",
+    [7, "no", [7], [METRIC, "x"], True, failing_generator],
+    ids=lambda what: type(what).__name__,
+)
 def test_an_answer_that_is_none_is_named_and_the_others_still_heard(
     what: object, caplog: pytest.LogCaptureFixture
 ) -> None:
