@@ -22,11 +22,11 @@ from cometmq.interfaces import Channel, ChannelEvent, Limits
 from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zeromq.address import Endpoint, parse, resolve
 from cometmq_transports.zeromq.frames import ready, receive_frames, send_frames
+from cometmq_transports.zeromq.keepalive import KEEPALIVE
 from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
 
 CONNECT_MS = 3_000
 HANDSHAKE_MS = 5_000
-HEARTBEAT_MS = 5_000
 HWM: Final = 64
 NEVER_MS = 1_000_000_000
 """For reconnecting: eleven days, since a channel ends with its connection. The value that means
@@ -99,9 +99,7 @@ class DealerChannel:
             zmq.MAXMSGSIZE: limits.credit_bytes,
             zmq.CONNECT_TIMEOUT: CONNECT_MS,
             zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
-            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
-            zmq.HEARTBEAT_TIMEOUT: 3 * HEARTBEAT_MS,
-            zmq.HEARTBEAT_TTL: 3 * HEARTBEAT_MS,
+            **KEEPALIVE,
             zmq.IPV6: int(":" in endpoint.host),
         }
         for option, value in settings.items():

@@ -5,8 +5,10 @@ may eat the news. So after each step, and after sends that happened outside of o
 EVENTS are looked at again; a tick once a second is the safety net. All messages that are there go
 to the receiver in one call, up to a limit, so that the loop can do other things in between.
 
-A known hole: ZeroMQ bounds the size of a frame and the number of waiting messages, but not the
-number of frames of a message that never ends. Only authentication keeps such clients out.
+Two known holes, which only authentication closes, since ZeroMQ lets nobody look at a frame before
+its message is complete: the number of frames of a message that never ends is not bounded; and a
+client that fills its pipe, says a ZeroMQ ping and resets the connection makes ZeroMQ abort (see
+`keepalive.py`).
 """
 
 from __future__ import annotations

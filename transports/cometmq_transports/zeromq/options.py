@@ -15,8 +15,6 @@ class ZeromqOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hwm: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 64
     """Messages of one client that ZeroMQ holds in each direction while the other side is slow.
     More help many small requests in flight; each may be as large as a message."""
-    heartbeat_ms: Milliseconds = 5_000
-    """Between two pings of an idle connection; three of them unanswered end it. 0: none."""
     handshake_ms: Milliseconds = 5_000
     """Time for a new connection to prove that it speaks ZeroMQ. 0: for ever."""
     linger_ms: Milliseconds = 1_000

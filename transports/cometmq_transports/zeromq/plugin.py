@@ -13,6 +13,7 @@ from cometmq.errors import ConfigError
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Metric, Receiver, Transport
 from cometmq_transports.zeromq.address import Endpoint, check_socket_file, parse, resolve
+from cometmq_transports.zeromq.keepalive import KEEPALIVE
 from cometmq_transports.zeromq.listener import RouterListener
 from cometmq_transports.zeromq.options import ZeromqOptions
 
@@ -69,9 +70,7 @@ class ZeromqTransport:
             zmq.MAXMSGSIZE: limits.frame_bytes,
             zmq.BACKLOG: options.backlog,
             zmq.HANDSHAKE_IVL: options.handshake_ms,
-            zmq.HEARTBEAT_IVL: options.heartbeat_ms,
-            zmq.HEARTBEAT_TIMEOUT: 3 * options.heartbeat_ms,
-            zmq.HEARTBEAT_TTL: 3 * options.heartbeat_ms,
+            **KEEPALIVE,
             zmq.IPV6: int(":" in endpoint.host),
         }
         for option, value in settings.items():
