@@ -25,11 +25,19 @@ class BrokerProcess:
     Its stderr goes to `broker.log` beside the data folder. A context manager: killed at the end.
     """
 
-    def __init__(self, folder: Path, *options: str, listen: str = "tcp://127.0.0.1:0") -> None:
-        """`folder` will hold `data` and `broker.log`; `options` are those of `mq run`."""
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        listen: str = "tcp://127.0.0.1:0",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`folder` will hold `data` and `broker.log`; `options` are those of `mq run`; `prefix` is
+        a command that runs another one in its place, as `env` and `prlimit` do."""
         self.data = folder / "data"
         self.log = folder / "broker.log"
         self._options = options
+        self._prefix = prefix
         self._listen = listen
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -47,7 +55,8 @@ class BrokerProcess:
 
     def start(self) -> Self:
         """Start and wait until it serves. Raises RuntimeError with its log if it does not."""
-        command = [*MQ, "run", "--json", "--data", str(self.data), "--listen", self._listen]
+        command = [*self._prefix, *MQ, "run", "--json"]
+        command += ["--data", str(self.data), "--listen", self._listen]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [*command, *self._options], stdout=subprocess.PIPE, stderr=log
@@ -60,6 +69,11 @@ class BrokerProcess:
             raise RuntimeError(f"the broker did not start:\n{self.log.read_text()}")
         self._listen = json.loads(line)["addresses"][0]
         return self
+
+    def anonymous_bytes(self) -> int:
+        """Memory that it holds and no file backs (RssAnon)."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
     def kill(self) -> None:
         """SIGKILL; no effect if it is not running."""
