@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from typing import Any
 
 import click
 
@@ -77,16 +78,7 @@ def run(
 async def _serve(config: Config, as_json: bool) -> None:
     """Start, tell, wait for the end, stop. A start that fails leaves nothing running."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        if stop.is_set():
-            # Whoever asks twice does not want to wait for a clean stop; the log can take it.
-            os._exit(1)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal)
+    before = _on_signals(asyncio.get_running_loop(), stop)
     environment = RealEnvironment()
     broker = Broker(config, environment, compose(config))
     try:
@@ -100,6 +92,25 @@ async def _serve(config: Config, as_json: bool) -> None:
     finally:
         await broker.stop()
         environment.threads.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> dict[signal.Signals, Any]:
+    """The first signal sets `stop`, a second one exits at once: whoever asks twice does not want
+    to wait for a clean stop, and the log can take it. Returns the handlers from before.
+
+    Not by the loop's own way, which can't hear the second one while a plugin holds the loop.
+    """
+    asked: list[int] = []
+
+    def on_signal(number: int, frame: object) -> None:
+        if asked:
+            os._exit(1)
+        asked.append(number)
+        loop.call_soon_threadsafe(stop.set)
+
+    return {it: signal.signal(it, on_signal) for it in (signal.SIGINT, signal.SIGTERM)}
 
 
 async def _first(*waits: object) -> None:
