@@ -170,6 +170,34 @@ def test_a_claim_without_an_answer_does_not_leave_a_queue_with_nobody() -> None:
     assert rig.queues() == []
 
 
+def test_a_release_waits_for_the_claim_that_renews_its_token() -> None:
+    rig = MemberRig()
+    rig.groups.kept = True
+    rig.join(0)
+    rig.put(b"a", b"b")
+    assert rig.work() == [b"a", b"b"]
+    claim = rig.broker.on[Operation.CLAIM]
+    late: list[tuple[Request, Answer]] = []
+
+    def answer_late(request: Request) -> None:
+        answer = claim(request)
+        assert answer is not None
+        late.append((request, answer))
+
+    rig.broker.on[Operation.CLAIM] = answer_late
+    rig.engine.connection.lost(rig.environment.clock.monotonic_s(), "a test")
+    rig.pass_time(0.2)
+    assert len(late) == 1, "the claim is presented in the new session"
+    rig.advise()
+    rig.pass_time(0.2)
+    for request, answer in late:
+        request.answer(answer)
+    rig.step()
+    assert not rig.groups.tokens, "released"
+    assert rig.groups.committed("g", "orders", 0) == 2
+    assert rig.queues() == []
+
+
 def test_a_poisonous_message_stops_its_queue_and_no_other_however_much_waits_behind_it() -> None:
     for orderly in (False, True):
         rig = MemberRig(orderly=orderly, prefetch_bytes=10_000, fetch_bytes=5_000)

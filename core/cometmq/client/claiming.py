@@ -176,6 +176,7 @@ class Claiming:
             pause_s = RETRY_MAX_S
         finally:
             self._asked.difference_update(keys)
+            self._release_all()
         if pause_s:
             self._engine.at(self._engine.now_s() + pause_s, self._claim_missing)
         else:
@@ -230,11 +231,13 @@ class Claiming:
     def _release(self, lane: Lane) -> None:
         """Give a queue back, together with all others of this step."""
         self._going.append(lane)
-        if len(self._going) == 1:
-            self._engine.at(self._engine.now_s(), self._release_all)
+        self._engine.at(self._engine.now_s(), self._release_all)
 
     def _release_all(self) -> None:
-        lanes, self._going = self._going, []
+        # A claim that is out renews the token: a release with the old one would be fenced, and what
+        # it commits be lost.
+        lanes = [lane for lane in self._going if lane.key not in self._asked]
+        self._going = [lane for lane in self._going if lane.key in self._asked]
         for at in range(0, len(lanes), PARTS_MAX):
             self._spawn(self._release_flow(lanes[at : at + PARTS_MAX]))
 
