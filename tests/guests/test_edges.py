@@ -8,8 +8,17 @@ import logging
 import pytest
 
 from cometmq import protocol
-from cometmq.protocol import GroupHeartbeat, Operation, Status, TopicCreate
-from cometmq.testing.hostile import Hostile
+from cometmq.batch import RecordTuple, decode_records, encode_messages, parse
+from cometmq.protocol import (
+    FetchPart,
+    GroupHeartbeat,
+    OffsetByTime,
+    Operation,
+    QueueRef,
+    Status,
+    TopicCreate,
+)
+from cometmq.testing.hostile import TIMES_MS, Hostile
 from cometmq.testing.raw_client import RawClient, batch_of, running_broker
 
 ROUNDS = 150
@@ -84,3 +93,27 @@ def test_all_operations_in_any_order(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         asyncio.run(run())
     assert mistakes_told(caplog) == []
+
+
+@pytest.mark.parametrize("born_ms", TIMES_MS)
+def test_the_clock_of_a_client_is_nobody_elses(born_ms: int) -> None:
+    """Born in 1970 or in 2100: stored now, found by the time it was stored, and read as it was."""
+
+    async def run() -> None:
+        async with running_broker() as rig:
+            client = await rig.client()
+            now_ms = rig.environment.clock.wall_ms()
+            records: list[RecordTuple] = [(born_ms, b"x", "", (), {})]
+            (stored,) = await client.send(encode_messages("t", 0, records))
+            assert (stored.status, stored.base_offset) == (Status.OK, 0)
+            assert abs(stored.store_time - now_ms) < 1000
+            await client.send(batch_of("t", 0, b"y"))
+            for time_ms, offset in ((0, 0), (now_ms - 1, 0), (now_ms + 60_000, 2)):
+                header = OffsetByTime([QueueRef("t", 0)], time_ms)
+                found = (await client.ask(Operation.OFFSET_BY_TIME, header)).header.parts[0]
+                assert found.offset == offset, time_ms
+            answer = await client.fetch(FetchPart("t", 0, 0))
+            batch = parse(b"".join(answer.body)[: answer.header.sizes[0]])
+            assert decode_records(batch)[0][0] == born_ms
+
+    asyncio.run(run())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cometmq import Message, Producer, PullConsumer
+from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.protocol import Fetch, FetchPart, Heartbeat, Operation, Send, Status
 from cometmq.testing.embedded import EmbeddedBroker
 from cometmq.testing.hostile import STAGES, Hostile, play
@@ -195,3 +195,28 @@ def test_a_client_that_never_acks(broker: EmbeddedBroker, neighbour: Neighbour) 
     while broker.call(lambda: broker.broker.info().parked) > 4:
         assert time.monotonic() < until_s, "fetches of a connection that is gone stay parked"
         time.sleep(0.05)
+
+
+def test_a_message_that_never_ends(tmp_path: Path) -> None:
+    """A known hole: until it ends ZeroMQ keeps it and lets nobody see it. Nobody else waits for
+    it, and its connection's end is its own."""
+    with BrokerProcess(tmp_path) as broker:
+        neighbour = Neighbour(broker.address)
+        neighbour.goes_on()
+        with ZmtpPeer(broker.address).shake_hands().say_hello() as peer:
+            for _ in range(50):
+                peer.send(frame(bytes(1 << 20), more=True))
+            neighbour.goes_on()
+        until_s = time.monotonic() + PATIENCE_S
+        while sessions(broker.address) > 3:
+            assert time.monotonic() < until_s, "its session outlives its connection"
+            time.sleep(0.05)
+        neighbour.goes_on()
+        neighbour.close()
+        assert broker.stop() == 0
+
+
+def sessions(address: str) -> int:
+    """How many the broker has, with the one that asks."""
+    with Admin(address) as admin:
+        return admin.broker_info().sessions
