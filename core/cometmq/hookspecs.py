@@ -167,7 +167,7 @@ def authenticate(
 @_hot
 @hookspec
 def authorize(session: SessionInfo, operation: str, resource: str) -> Refuse | None:
-    """May this session do this? `operation` is a name of `protocol.Operation`, `resource` a
+    """May the session do this? `operation` is a name of `protocol.Operation`, `resource` a
     topic, a `group:NAME` or empty. Every plugin is asked; the first Refuse is the answer."""
 
 

@@ -1,4 +1,4 @@
-"""May this session do this, now? The plugins' `authorize` and `admit`, one call each."""
+"""May a session do what it asks, now? The plugins' `authorize` and `admit`, one call each."""
 
 from __future__ import annotations
 

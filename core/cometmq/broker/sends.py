@@ -148,7 +148,7 @@ class Sends:
         return batch
 
     def _destination(self, request: Request, batch: Batch, incarnation: int) -> TopicChange:
-        """The topic that this session may write to; made if it is missing and may be."""
+        """The topic that its sender may write to; made if it is missing and may be."""
         name, catalog = batch.topic, self._catalog
         self._gate.check(request.session, "SEND", name)
         if catalog.creatable(name, incarnation):
