@@ -252,3 +252,18 @@ def test_a_message_that_is_never_acknowledged_comes_again_after_max_poll() -> No
     assert seen == [b"a", b"b", b"c", b"b", b"c"]
     rig.pass_time(1.5)
     assert rig.groups.committed("g", "orders", 0) == 3
+
+
+def test_an_iteration_without_acks_gets_no_more_than_it_may_owe() -> None:
+    rig = MemberRig(iterate=True, prefetch_messages=10)
+    rig.join(0)
+    rig.put(*(b"%d" % number for number in range(300)))
+    held: list[HeldMessage] = []
+    while (message := rig.receive()) is not None:
+        held.append(message)
+    assert len(held) == 10
+    held[0].ack()
+    held[1].ack()
+    assert rig.receive() is not None
+    assert rig.receive() is not None
+    assert rig.receive() is None

@@ -83,8 +83,8 @@ class Lane:
         if self.halted or self.lost or (self.topic.paused and not self.draining):
             return None
         run = self._pending(listener, now_s)
-        if run is None and self._may_read():
-            self._read(listener.run_size)
+        if run is None and (most := self._most(listener)) > 0:
+            self._read(most)
             run = self._pending(listener, now_s)
         if run is not None:
             run.begun = True
@@ -189,15 +189,17 @@ class Lane:
         """Whether something behind it was handed out: it must be finished before a release."""
         return not self.is_last(run)
 
-    def _may_read(self) -> bool:
+    def _most(self, listener: Listener) -> int:
+        """How many messages may be read now."""
         cursor = self.cursor
         if self.draining or cursor.empty or cursor.place is None or self.failing:
-            return False
+            return 0
         if self.topic.orderly and self.runs and not all(run.finished for run in self.runs):
-            return False
-        if cursor.place.offset - self.place.offset >= self._span:
-            return False
-        return sum(not run.begun for run in self.runs) < PENDING_MAX
+            return 0
+        if sum(not run.begun for run in self.runs) >= PENDING_MAX:
+            return 0
+        owed = cursor.place.offset - self.settle().offset
+        return min(listener.run_size, self._span - owed)
 
     def _read(self, most: int) -> None:
         """Make runs of the next messages that a listener wants."""
