@@ -198,7 +198,7 @@ def kill_during_cleanup(folder: Path, template: Path, syscall: str, number: int)
     broker = BrokerProcess(folder, "--config", str(template.parent / "mq.toml")).start()
     try:
         with killed_at(broker, syscall, number):
-            done = run_mq("cleanup", "run", "--timeout", "20", address=broker.address)
+            done = run_mq("cleanup", "run", "--timeout", "4", address=broker.address)
         broker.kill()
         broker.start()
         check(broker.address)
@@ -239,6 +239,7 @@ def test_a_kill_at_every_system_call_of_a_cleanup(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed (apt-get install strace)")
     template = tmp_path / "template"
+    template.mkdir()
     (tmp_path / "mq.toml").write_text(CONFIG)
     with BrokerProcess(template, "--config", str(tmp_path / "mq.toml")) as broker:
         with Admin(broker.address) as admin, Producer(broker.address) as producer:
