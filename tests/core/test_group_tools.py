@@ -194,7 +194,7 @@ def test_a_reset_waits_for_members_unless_it_is_forced() -> None:
         header = GroupReset("g", "t", "earliest")
         answer = await client.ask(Operation.GROUP_RESET, header)
         assert answer.status == Status.REFUSED
-        assert "1 active members ('one')" in answer.header.detail
+        assert "1 active member ('one')" in answer.header.detail
         assert await committed(client) == [1, 2]
         await reset(client, "earliest", dry_run=True)
         await reset(client, "earliest", force=True)

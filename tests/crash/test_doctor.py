@@ -162,7 +162,7 @@ def test_damage_is_told_once_and_not_as_a_hole_in_the_offsets(data: Path) -> Non
 def test_a_healthy_folder(data: Path) -> None:
     found = doctor(data)
     assert (found["starts"], serious(found)) == ("writes", [])
-    assert "the next start writes" in mq("doctor", str(data)).stdout
+    assert "the next start serves reads and writes" in mq("doctor", str(data)).stdout
 
 
 def test_looking_changes_nothing(data: Path) -> None:

@@ -156,10 +156,11 @@ class GroupOperations:
                 members.add(holder.member)
         if members:
             who = ", ".join(shown(member) for member in sorted(members)[:3])
+            noun = "member" if len(members) == 1 else "members"
             raise Rejected(
                 Status.REFUSED,
-                f"group {shown(name)} has {len(members)} active members ({who}): stop them before "
-                f"you {verb} it, or force it, which takes their queues away from them",
+                f"group {shown(name)} has {len(members)} active {noun} ({who}): stop them before "
+                f"you {verb} it, or force it (`--force`), which takes their queues away from them",
             )
 
 

@@ -15,6 +15,12 @@ from cometmq.log.diagnosis import Diagnosis, diagnose, repair
 from cometmq.plugins import compose
 from cometmq.real_environment import RealEnvironment
 
+OUTCOMES = {
+    "writes": "serves reads and writes",
+    "only reads": "serves reads and refuses writes",
+    "fails": "fails",
+}
+
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
@@ -61,4 +67,4 @@ def _print(diagnosis: Diagnosis, done: list[str], as_json: bool) -> None:
     for complaint in diagnosis.complaints:
         way = {"": "", "set-aside": " [--repair moves it to cut/]", "cut": " [--cut]"}
         click.echo(f"{complaint.severity}: {complaint.text}{way[complaint.repair]}")
-    click.echo(f"the next start {diagnosis.starts}")
+    click.echo(f"the next start {OUTCOMES[diagnosis.starts]}")

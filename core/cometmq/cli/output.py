@@ -103,7 +103,9 @@ def exit_code_of(error: Exception) -> int | None:
 def print_error(error: Exception, as_json: bool) -> None:
     """One sentence (which names the next step) on stderr."""
     text = _sentence(error)
-    if as_json:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+        click.echo(error.format_message(), err=True)  # a page of help, no sentence
+    elif as_json:
         code = getattr(error, "code", type(error).__name__)
         click.echo(json.dumps({"error": text, "code": code}), err=True)
     else:
