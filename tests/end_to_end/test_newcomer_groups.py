@@ -29,6 +29,12 @@ def test_the_doctor_says_what_a_sound_folder_will_do(broker: BrokerProcess) -> N
     assert done.out.decode().splitlines()[-1] == "the next start serves reads and writes"
 
 
+def test_the_doctor_wants_the_folder_around_the_log(broker: BrokerProcess) -> None:
+    done = run_mq("doctor", str(broker.data / "log"))
+    assert (done.code, done.err.count("\n")) == (1, 1), done.err
+    assert "no folder `log` is in it" in done.err and "data folder of a broker" in done.err
+
+
 @pytest.mark.parametrize("verb", [["reset", "--to", "earliest"], ["delete"]])
 def test_a_group_at_work_is_told_with_the_option_that_overrules(
     broker: BrokerProcess, verb: Sequence[str]

@@ -71,7 +71,8 @@ class SegmentStorage:
                 self._files.make_folder(self._folder)
                 self._home.lock()
             elif not self._files.exists(self._folder):
-                raise LogError(f"{self._data} holds no log; name the data folder of a broker")
+                lack = "holds no log (no folder `log` is in it)"
+                raise LogError(f"{self._data} {lack}; name the data folder of a broker")
             self._table.load()
         except OSError as error:
             self.close()
