@@ -75,13 +75,12 @@ class Cleaner:
                 return went
             wanted = await self._retainer.wanted_from()
             while not (self._log.in_doubt or self._log.stopped):
+                others = self._others(disk)
                 removed = await self._remove_oldest(disk, wanted, due)
                 if not removed:
                     break
                 went.extend(removed)
-                disk = await self._pause(
-                    disk.bytes_free + sum(it.size_bytes for it in removed) // 2
-                )
+                disk = await self._pause(others, sum(gone.size_bytes for gone in removed))
         return went
 
     async def plan(self) -> list[Gone]:
@@ -153,15 +152,22 @@ class Cleaner:
             gone.reason,
         )
 
-    async def _pause(self, free_then: int) -> Disk:
+    async def _pause(self, others_then: int, removed_bytes: int) -> Disk:
         """The pace. Where a file system frees what was deleted only later, the next segment is not
-        to pay for it: wait a while until so much is free."""
+        to pay for it: wait a while until most of `removed_bytes` is not counted as used any more.
+        """
         until_s = self._clock.monotonic_s() + FREED_WITHIN_S
         while True:
             await self._clock.sleep(max(self._options.pause_ms / 1000, PAUSE_MIN_S))
             disk = self._look()
-            if disk.bytes_free >= free_then or self._clock.monotonic_s() >= until_s:
+            freed = self._others(disk) <= others_then + removed_bytes // 2
+            if freed or self._clock.monotonic_s() >= until_s:
                 return disk
+
+    def _others(self, disk: Disk) -> int:
+        """Bytes in use that are not those of segments, which may grow meanwhile."""
+        mine = sum(segment.size for segment in self._log.segments())
+        return disk.bytes_total - disk.bytes_free - mine
 
     def _look(self) -> Disk:
         disk = self._watch.look()
