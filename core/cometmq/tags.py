@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from cometmq.errors import Refused
 
 ALL = "*"
+_WRONG_OPERATOR = re.compile(r"[&|]+|[,;](?=\s)|(?<=\s)(and|or|not)(?=\s)", re.IGNORECASE)
+"""What people write for `||`, or for what a tag expression can't say."""
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
     """The tags that `expression` names; None when it takes all messages (`*`, or nothing).
 
-    Raises Refused for an expression with an empty place, as in `a || || b`.
+    Raises Refused for an expression with an empty place, as in `a || || b`, or with another
+    operator than `||`, which would match nothing without a word.
     """
     text = expression.strip()
     if text in ("", ALL):
@@ -24,6 +28,13 @@ def parse_tags(expression: str) -> frozenset[str] | None:
             "tags are written as in 'paid || refunded', all of them as '*'",
             "BAD_REQUEST",
         )
+    for tag in tags:
+        if wrong := _WRONG_OPERATOR.search(tag):
+            raise Refused(
+                f"tag expression {expression!r}: {wrong[0]!r} joins no tags; "
+                "tags are written as in 'paid || refunded', all of them as '*'",
+                "BAD_REQUEST",
+            )
     return None if ALL in tags else frozenset(tags)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -22,7 +23,7 @@ from cometmq.client.runs import Run
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
-from cometmq.errors import Closed, CometError
+from cometmq.errors import Closed, CometError, Refused
 from cometmq.interfaces import Connect
 from cometmq.real_environment import RealEnvironment
 
@@ -136,6 +137,12 @@ class Consumer:
         subscribed several times, with tags of their own: a message goes to the first one that
         wants it. Raises Refused.
         """
+        if inspect.iscoroutinefunction(handler):
+            raise Refused(
+                f"handler {handler!r} is a coroutine function, which nobody would await "
+                "here: use cometmq.aio.Consumer",
+                "BAD_REQUEST",
+            )
         listener = self._driver.do(
             lambda: self._grouping.subscribe(topic, tags, handler, workers, orderly)
         )
