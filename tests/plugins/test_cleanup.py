@@ -6,12 +6,14 @@ import asyncio
 import errno
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from cometmq import Admin, Message, Producer, protocol
+from cometmq import Admin, Expired, Message, Producer, PullConsumer, protocol
 from cometmq.broker import groups, jobs, loop_lag
 from cometmq.cli import cli
 from cometmq.hookspecs import hookimpl
@@ -395,3 +397,40 @@ def test_the_commands_show_and_do_it(tmp_path: Any) -> None:
         as_json = runner.invoke(cli, ["cleanup", "run", "--json", *connect])
         assert as_json.output.startswith('{"gone": ['), as_json.output
         assert "by age" in runner.invoke(cli, ["info", *connect]).output
+
+
+# --- readers ----------------------------------------------------------------------------------
+
+
+def test_who_reads_the_oldest_gets_right_bytes_or_hears_that_they_expired(tmp_path: Path) -> None:
+    settings: dict[str, object] = {
+        "log.segment_bytes": 1 << 20,
+        "plugin.cleanup.max_age_hours": 0.0,
+        "plugin.cleanup.pause_ms": 1,
+    }
+    with (
+        EmbeddedBroker(data=str(tmp_path), settings=settings) as broker,
+        Producer(broker.address) as producer,
+        Admin(broker.address) as admin,
+    ):
+        admin.create_topic("t", queues=1)
+        for _ in range(6):
+            producer.send_many([Message("t", bytes(60_000)) for _ in range(40)])
+        cleaning = Thread(target=admin.call, args=(CLEANUP_RUN, RunCleanup(), CleanupDone))
+        with PullConsumer(broker.address, topic="t", start=0, fetch_bytes=200_000) as consumer:
+            consumer.poll(max_messages=1, timeout=10)
+            cleaning.start()
+            next_offset = 1
+            while next_offset < 240:
+                try:
+                    messages = consumer.poll(max_messages=5, timeout=10)
+                except Expired as error:
+                    assert error.next_offset > next_offset
+                    next_offset = error.next_offset
+                    continue
+                for message in messages:
+                    assert (message.offset, message.body) == (next_offset, bytes(60_000))
+                    next_offset += 1
+        cleaning.join()
+        bounds = admin.offsets("t")[0]
+        assert bounds.min_offset > 150 and bounds.max_offset == 240
