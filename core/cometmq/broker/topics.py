@@ -13,10 +13,11 @@ import msgspec
 
 from cometmq.batch import Batch
 from cometmq.log.records import TopicChange, read_records
-from cometmq.protocol import TopicInfo
+from cometmq.protocol import Retention, TopicInfo
 
 KIND = "topic-change"
 _SHARD = 100
+_NO_RETENTION = Retention()
 
 
 class _Shard(msgspec.Struct, array_like=True):
@@ -39,6 +40,7 @@ class Topics:
     def __init__(self) -> None:
         self._by_incarnation: dict[int, TopicChange] = {}
         self._by_name: dict[str, TopicChange] = {}
+        self._retained: dict[int, TopicChange] = {}
         self.next_incarnation = 1
         """What the next topic gets; everything below was once given out."""
 
@@ -55,6 +57,10 @@ class Topics:
     def of(self, incarnation: int) -> TopicChange | None:
         """The living topic with this incarnation id."""
         return self._by_incarnation.get(incarnation)
+
+    def retained(self) -> list[TopicChange]:
+        """The living topics that have a retention of their own, in no order."""
+        return list(self._retained.values())
 
     def apply(self, batch: Batch) -> None:
         for change in read_records(TopicChange, batch):
@@ -77,6 +83,7 @@ class Topics:
     def reset(self) -> None:
         self._by_incarnation.clear()
         self._by_name.clear()
+        self._retained.clear()
         self.next_incarnation = 1
 
     def _set(self, change: TopicChange) -> None:
@@ -87,10 +94,14 @@ class Topics:
         newest = named is None or named.incarnation <= change.incarnation
         if change.deleted:
             self._by_incarnation.pop(change.incarnation, None)
+            self._retained.pop(change.incarnation, None)
             if named is not None and named.incarnation == change.incarnation:
                 del self._by_name[change.name]
             return
         self._by_incarnation[change.incarnation] = change
+        self._retained.pop(change.incarnation, None)
+        if change.retention != _NO_RETENTION:
+            self._retained[change.incarnation] = change
         if newest:
             self._by_name[change.name] = change
 

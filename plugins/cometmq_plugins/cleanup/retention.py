@@ -7,12 +7,10 @@ from typing import Any, TypeAlias
 
 from cometmq.log import Log
 from cometmq.log.records import TopicChange
-from cometmq.protocol import Retention
 from cometmq_plugins.cleanup.messages import Raised
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 Key: TypeAlias = tuple[int, int]
-NONE = Retention()
 
 
 class Retainer:
@@ -27,12 +25,13 @@ class Retainer:
     async def expired(self) -> dict[Key, int]:
         """By (incarnation, queue): the min offsets that have to be raised, and to what."""
         found: dict[Key, int] = {}
-        for topic in [topic for topic in self._topics if topic.retention != NONE]:
+        for topic in self._topics.retained():
             for key, offset in (await self._expired_of(topic)).items():
                 low, high = await self._log.when_loaded(partial(self._bounds, key))
                 if min(offset, high) > low:
                     found[key] = min(offset, high)
-        return found
+        # One may have been deleted meanwhile; what is raised then would stay in the log for ever.
+        return {key: to for key, to in found.items() if self._topics.of(key[0]) is not None}
 
     def named(self, offsets: dict[Key, int]) -> list[Raised]:
         """The same for people."""
@@ -46,7 +45,7 @@ class Retainer:
         """The position of the first message that a topic's own retention keeps; None if there is
         none. A retention by size alone keeps nothing."""
         positions: list[int] = []
-        for topic in [topic for topic in self._topics if topic.retention != NONE]:
+        for topic in self._topics.retained():
             retention = topic.retention
             if not (retention.time_ms or retention.group):
                 continue
