@@ -128,6 +128,12 @@ class World:
         """Claim without being told to: another coordinator, or a bug."""
         await self.claim(member, [self.random.randrange(self.queues)])
 
+    async def follow_other(self, rig: Rig, member: Member) -> None:
+        """Do what a second coordinator says, to whom the last two members are the whole group."""
+        pair = self.members[-2:]
+        advised = [q for q in range(self.queues) if pair[q % 2] is member]
+        await self.claim(member, [queue for queue in advised if not self.owns(member, queue)])
+
     async def claim(self, member: Member, queues: list[int]) -> None:
         if not queues:
             return
@@ -222,6 +228,36 @@ def test_random_lives_of_a_group(seed: int, strategy: str) -> None:
                 world.check_quiet(rig)
                 if world.random.random() < 0.5:
                     rig.clients.clear()  # the broker goes first
+
+    asyncio.run(run())
+    assert world.commits[True]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_coordinators_at_once(seed: int) -> None:
+    """Goal: two who advise the same queues to different members cost efficiency, never safety.
+
+    Method: three members obey the broker's coordinator, two another one, and all commit with what
+    tokens they have; `World` checks each grant and each commit. With the other one gone, all is
+    balanced again.
+    """
+    world = World(Random(seed), "sticky")
+
+    async def run() -> None:
+        async with running_broker(environment=VirtualEnvironment()) as rig:
+            client = await rig.client()
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate("t", world.queues))
+            for _ in range(150):
+                member = world.random.choice(world.members)
+                if member.client is None:
+                    await world.connect(rig, member)
+                obey = world.follow if member in world.members[:3] else world.follow_other
+                act = world.random.choice((obey, obey, world.commit, world.leave, world.pause))
+                await act(rig, member)
+            claimed_by = {holder.member for _, holder in rig.broker.claims.items()}
+            await world.settle(rig)
+            world.check_quiet(rig)
+        assert claimed_by, "nobody owned anything"
 
     asyncio.run(run())
     assert world.commits[True]
