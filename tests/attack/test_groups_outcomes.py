@@ -176,10 +176,12 @@ def test_a_handler_that_always_fails_holds_up_its_own_queue_only(
         ends = {queue: part.max_offset for queue, part in admin.offsets("t").items()}
     limits: dict[str, Any] = {"prefetch_bytes": 100_000, "fetch_bytes": 50_000}
     with Consumer(mq_broker.address, group="g", **SESSION, **limits) as consumer:
-        consumer.subscribe("t", handler=handle, workers=4)
+        workers = 4
+        consumer.subscribe("t", handler=handle, workers=workers)
         consumer.start()
         assert until(lambda: len(seen) == ends[1])
-        assert set(tries) == {0}
+        # Other workers may have begun with the next ones before the first failure was known.
+        assert 0 in tries and len(set(tries)) <= workers
     assert sorted(seen) == [*range(ends[1])]
 
 
