@@ -103,9 +103,8 @@ class Model:
     def believed_ms(self, wall_ms: int) -> float:
         return wall_ms - self.ahead_ms
 
-    def is_old(self, base: int, end: int, open_base: int, wall_ms: int) -> bool:
-        """Whether the segment [base, end) is too old."""
-        now_ms = self.believed_ms(wall_ms)
+    def is_old(self, base: int, end: int, open_base: int, now_ms: float) -> bool:
+        """Whether the segment [base, end) is too old at a time that is believed."""
         bases = sorted({base, end, open_base, *self.borders})
         for at, here in enumerate(bases):
             if here < base:
@@ -252,7 +251,7 @@ class World:
         for base, end in sealed:
             if end > position:
                 break
-            old = self.model.is_old(base, end, sealed[-1][1], wall_ms)
+            old = self.model.is_old(base, end, sealed[-1][1], self.model.believed_ms(wall_ms))
             allowed = (
                 used >= self.options.forced_percent
                 or (old and used > self.options.space_percent)
@@ -261,7 +260,7 @@ class World:
             assert allowed, (base, end, used, old, self.due)
         assert position in [end for _, end in sealed]
 
-    def check_quiet(self, begin_ms: int) -> None:
+    def check_quiet(self, begin_ms: float) -> None:
         """Nothing is left to do of what was to be done when the step began, and sends are refused
         exactly when the disk is too full."""
         sealed, used = self._sealed(), self.used_percent
@@ -297,8 +296,8 @@ class World:
     async def step(self) -> None:
         """Half an hour: what is due is done when it is due, the rest at the end."""
         clock = self.environment.clock
-        begin_ms = clock.wall_ms()
-        end_ms = begin_ms + (self.step_end_s + STEP_S - clock.monotonic_s()) * 1000
+        begin_ms = self.model.believed_ms(clock.wall_ms())
+        end_ms = clock.wall_ms() + (self.step_end_s + STEP_S - clock.monotonic_s()) * 1000
         self.due |= self.model.due_between(self.wall_seen_ms, end_ms)
         self.step_end_s += STEP_S
         await clock.run_for(self.step_end_s - clock.monotonic_s())
