@@ -261,9 +261,9 @@ class World:
         assert position in [end for _, end in sealed]
 
     def check_quiet(self, begin_ms: float, open_then: int) -> None:
-        """Nothing is left to do of what was to be done when the step began (at a believed time, with
-        the segment at `open_then` being written to), and sends are refused
-        exactly when the disk is too full."""
+        """Nothing is left to do of what was to be done when the step began (at a believed time,
+        with the segment at `open_then` being written to), and sends are refused exactly when the
+        disk is too full."""
         sealed, used = self._sealed(), self.used_percent
         self.plugin._watch()
         refusal = self.plugin.admit("SEND", 0)
