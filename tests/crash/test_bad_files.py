@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from crc32c import crc32c
 
@@ -14,54 +16,14 @@ from cometmq.batch.layout import (
     SEALED_AT,
     U32,
 )
-from cometmq.environment import Environment
 from cometmq.errors import LogError
-from cometmq.interfaces import Storage
 from cometmq.log import LogSettings
-from cometmq.testing.log_kit import DATA, LogKit, in_loop
+from cometmq.testing.log_kit import DATA, LogKit, in_loop, two_segments
 from cometmq.testing.log_reader import consume
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 ATTRIBUTES_AT = SEALED_AT
 UNKNOWN_KIND = 15
 SETTINGS = LogSettings(mark_idle_ms=100)
-
-
-def storage(environment: Environment, data: str) -> Storage:
-    return SegmentStorage(
-        environment,
-        environment.files,
-        data,
-        persistent=True,
-        step_bytes=1 << 12,
-        reserve_bytes=1 << 13,
-    )
-
-
-@pytest.fixture
-def kit() -> LogKit:
-    return LogKit(storage, lambda: GroupCommit("disk", 500))
-
-
-async def two_segments(kit: LogKit, *, clean: bool) -> None:
-    """Two queues in two segments with whole checkpoints; an end with or without a mark."""
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
-    await kit.send(1, 1)
-    await kit.send(0, 1)
-    log.roll()
-    await kit.settle(1)
-    await kit.send(0, 2)
-    await kit.send(1, 2)
-    if clean:
-        await log.close()
-    kit.kill()
-    files = kit.environment.files
-    for path in [*kit.content(), f"{DATA}/log/reserve"]:
-        files.open(path).sync_blocking()
-    for folder in (DATA, f"{DATA}/log"):
-        files.sync_folder(folder)
 
 
 # --- files that end early, are swapped, missing, foreign or too new -----------------------------
@@ -150,9 +112,11 @@ async def test_a_missing_middle_segment_costs_only_its_offsets(kit: LogKit) -> N
 
 
 @in_loop
-async def test_the_index_of_another_log_is_made_again(kit: LogKit) -> None:
+async def test_the_index_of_another_log_is_made_again(
+    kit: LogKit, make_kit: Callable[[], LogKit]
+) -> None:
     await two_segments(kit, clean=True)
-    other = LogKit(storage, lambda: GroupCommit("disk", 500))
+    other = make_kit()
     other.environment.random = type(other.environment.random)(seed=7)
     await two_segments(other, clean=True)
     side = kit.paths(".queue")[0]

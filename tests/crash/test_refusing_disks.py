@@ -6,54 +6,14 @@ import errno
 
 import pytest
 
-from cometmq.environment import Environment
 from cometmq.errors import LogError, LogStopped, NoSpace
-from cometmq.interfaces import Storage
 from cometmq.log import Appended, Log, LogSettings, Outcome
 from cometmq.protocol import Status
 from cometmq.testing.files import Operation
-from cometmq.testing.log_kit import DATA, LogKit, in_loop
+from cometmq.testing.log_kit import DATA, LogKit, in_loop, two_segments
 from cometmq.testing.log_reader import consume
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 SETTINGS = LogSettings(mark_idle_ms=100)
-
-
-def storage(environment: Environment, data: str) -> Storage:
-    return SegmentStorage(
-        environment,
-        environment.files,
-        data,
-        persistent=True,
-        step_bytes=1 << 12,
-        reserve_bytes=1 << 13,
-    )
-
-
-@pytest.fixture
-def kit() -> LogKit:
-    return LogKit(storage, lambda: GroupCommit("disk", 500))
-
-
-async def two_segments(kit: LogKit, *, clean: bool) -> None:
-    """Two queues in two segments with whole checkpoints; an end with or without a mark."""
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
-    await kit.send(1, 1)
-    await kit.send(0, 1)
-    log.roll()
-    await kit.settle(1)
-    await kit.send(0, 2)
-    await kit.send(1, 2)
-    if clean:
-        await log.close()
-    kit.kill()
-    files = kit.environment.files
-    for path in [*kit.content(), f"{DATA}/log/reserve"]:
-        files.open(path).sync_blocking()
-    for folder in (DATA, f"{DATA}/log"):
-        files.sync_folder(folder)
 
 
 @pytest.mark.parametrize("power", [True, False])

@@ -174,3 +174,24 @@ class LogKit:
 
 def _base(path: str) -> int:
     return int(os.path.basename(path).partition(".")[0])
+
+
+async def two_segments(kit: LogKit, *, clean: bool) -> None:
+    """Leave two queues in two segments with whole checkpoints, all of it on the disk; with
+    `clean` a mark ends the log, else it was killed."""
+    log = await kit.open(settings=LogSettings(mark_idle_ms=100))
+    await kit.send(0, 2)
+    await kit.send(1, 1)
+    await kit.send(0, 1)
+    log.roll()
+    await kit.settle(1)
+    await kit.send(0, 2)
+    await kit.send(1, 2)
+    if clean:
+        await log.close()
+    kit.kill()
+    files = kit.environment.files
+    for path in [*kit.content(), f"{DATA}/log/reserve"]:
+        files.open(path).sync_blocking()
+    for folder in (DATA, f"{DATA}/log"):
+        files.sync_folder(folder)
