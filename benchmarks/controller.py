@@ -78,14 +78,15 @@ class Bench:
     def measure(
         self, workers: Sequence[Worker], finish: Callable[[], None] | None = None
     ) -> Measured:
-        """Let ready workers go together; read the broker's counters when the first has started
-        and when the last is done (or `finish` has stopped those that go on until then)."""
+        """Let ready workers go together; read the broker's counters before that and when the last
+        is done (or `finish` has stopped those that go on until then)."""
         warm_memory(2 * self.step.count * self.step.size_bytes + 64 * MIB)
         with SyncCounter(self.broker.pids) as syncs:
+            # Before they go: a short run would be half over once its start was heard of.
+            before = read_counters(self.broker.pids)
             for worker in workers:
                 worker.go()
             workers[0].await_started()
-            before = read_counters(self.broker.pids)
             if finish is not None:
                 finish()
             works = [worker.await_done() for worker in workers]
