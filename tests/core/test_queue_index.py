@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from cometmq.batch import Batch, Kind, encode_messages
+from cometmq.batch import Batch, Kind, encode_messages, parse
 from cometmq.batch.rewrite import cut
 from cometmq.environment import Buffer
 from cometmq.interfaces import Storage
@@ -322,6 +322,59 @@ def test_damage_is_a_gap_when_the_index_is_made_again() -> None:
         assert list(index.locate(1, 0, 2, end, 1000)) == [entry(behind)]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("checkpoint", [True, False], ids=["with checkpoint", "torn segment"])
+def test_the_damaged_first_batch_of_a_young_queue_is_a_gap_from_0(checkpoint: bool) -> None:
+    """Not the queue's min offset: what was lost would look as if it had expired."""
+    log = IndexedLog()
+    log.roll()
+    log.send((1, 0), 2)
+    log.roll(checkpoint=checkpoint)
+    log.send((1, 0), 1)
+    hit = log.send((2, 0), 3)
+    behind = log.send((2, 0), 2)
+    log.roll()
+    log.bytes.flip(hit.position + 20)
+    log.start_again()
+
+    async def run() -> None:
+        index, end = log.index, log.bytes.end
+        assert await index.when_loaded(lambda: index.min_offset(2, 0)) == 0
+        found = await index.when_loaded(lambda: list(index.locate(2, 0, 0, end, 1000)))
+        assert found == [entry(behind)]
+        assert await index.when_loaded(lambda: index.min_offset(1, 0)) == 0
+
+    asyncio.run(run())
+
+
+def test_also_in_the_segment_that_the_log_begins_with() -> None:
+    log = IndexedLog()
+    log.roll(checkpoint=False)
+    hit = log.send((1, 0), 2)
+    log.send((1, 0), 2)
+    log.roll()
+    log.bytes.flip(hit.position + 20)
+    log.start_again()
+    asyncio.run(log.index.load(0))
+    assert log.index.min_offset(1, 0) == 0
+
+
+def test_a_checkpoint_with_a_damaged_slice_names_nobody_as_new() -> None:
+    """Where nothing older is left to ask, what is there is all that is known."""
+    log = IndexedLog()
+    log.roll()
+    log.send((1, 0), 5)
+    log.roll()
+    base = max(log.bytes.segment_bytes)
+    log.send((1, 0), 2)
+    log.roll()
+    del log.bytes.segment_bytes[0]
+    start = parse(memoryview(bytes(log.bytes.segment_bytes[base])))
+    log.bytes.flip(start.position + start.length + 90)
+    log.start_again()
+    asyncio.run(log.index.load(base))
+    assert log.index.min_offset(1, 0) == 5
 
 
 def test_an_index_of_what_the_disk_refused_to_read_is_not_kept_for_good(

@@ -137,6 +137,23 @@ async def test_damage_before_the_checkpoint_costs_only_its_offsets(kit: LogKit) 
 
 
 @in_loop
+async def test_a_young_queues_damaged_first_batch_is_no_expired_one(kit: LogKit) -> None:
+    """Also when the index was lost and only the damaged segment itself can be asked."""
+    log = await kit.open()
+    bad = await kit.send(queue=3, count=4)
+    await kit.send(queue=3, count=2)
+    log.roll()
+    await kit.settle(1)
+    await log.close()
+    kit.flip(bad.position + 20)
+    for path in kit.paths(".queue"):
+        kit.environment.files.unlink(path)
+    log = await kit.open()
+    gap = await log.read(1, 3, 0, 1 << 20)
+    assert (gap.status, gap.next_offset) == (Status.DAMAGED, 4)
+
+
+@in_loop
 async def test_an_earlier_segment_that_is_too_short_is_reported(kit: LogKit) -> None:
     bad, base = await two_segments(kit)
     kit.environment.files.open(kit.paths()[0]).truncate(bad + 10)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cometmq.batch import Batch, Kind
+from cometmq.batch import Batch, Kind, verify_producer
 from cometmq.batch.layout import KIND_SHIFT
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
-from cometmq.log.records import CheckpointSlice, read_records
+from cometmq.log.records import CheckpointEnd, CheckpointSlice, read_records
 from cometmq.log.scan import Problem, Read, scan_on
 from cometmq.log.segment_index import SUFFIX, BadIndex, OpenSegment, QueueKey, SealedSegment
 
@@ -54,9 +54,14 @@ class IndexFiles:
         """The index of the last of some adjoining segments, from its batches."""
         found = scan_index(self._storage.read, segments[-1], self._seed)
         starts = found.starts
-        if not found.whole and len(segments) > 1:
-            # Only a segment that a crash ended early has no whole checkpoint to start from.
+        complete = found.whole or segments[-1].base == 0
+        if not complete and len(segments) > 1:
+            # A crash ended this segment early, or its checkpoint is damaged.
             starts = self.load(segments[:-1]).ends() | starts
+            complete = True
+        if complete:
+            # Who is not named had no messages: their first batch here may be damaged all the same.
+            starts = dict.fromkeys(found.index.keys(), 0) | starts
         if found.unreadable:
             # The disk may give these bytes another time.
             data = b"".join(found.index.encode(starts, self._seed))
@@ -87,7 +92,7 @@ class Scanned:
     starts: dict[QueueKey, int]
     """Next offsets out of its head checkpoint."""
     whole: bool
-    """The head checkpoint has an end."""
+    """The head checkpoint is there, every slice of it."""
     unreadable: bool
     """The disk refused to read some of it."""
 
@@ -97,6 +102,7 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     base, end = stretch
     index = OpenSegment(base)
     checkpoint = NextOffsets()
+    slices = 0
     whole = unreadable = False
     for position, found in scan_on(read, base, end - base, seed, bodies=False):
         if isinstance(found, Problem):
@@ -110,9 +116,9 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
         elif not (kind := found.attributes >> KIND_SHIFT):
             _add(index, found)
         elif kind == Kind.CHECKPOINT_SLICE:
-            _join(checkpoint, found)
+            slices += _join(checkpoint, found, base)
         elif kind == Kind.CHECKPOINT_END:
-            whole = True
+            whole = whole or _ends(found, CheckpointEnd(base, slices))
     index.end = end
     index.sealed = True
     return Scanned(index, dict(checkpoint.items()), whole, unreadable)
@@ -131,10 +137,25 @@ def _add(index: OpenSegment, batch: Batch) -> None:
         )
 
 
-def _join(checkpoint: NextOffsets, batch: Batch) -> None:
+def _join(checkpoint: NextOffsets, batch: Batch, base: int) -> int:
+    """Take a slice of the checkpoint of the segment at `base`; how many intact ones it was."""
+    slices = 0
     try:
+        verify_producer(batch)
         for shard in read_records(CheckpointSlice, batch):
             if shard.view == NextOffsets.name:
                 checkpoint.load(shard.data)
+            slices += shard.checkpoint == base
     except (BatchError, ValueError) as error:
         logger.warning("the checkpoint slice at position %d: %s", batch.position, error)
+    return slices
+
+
+def _ends(batch: Batch, whole: CheckpointEnd) -> bool:
+    """Whether this is the end of a checkpoint of which everything was found."""
+    try:
+        verify_producer(batch)
+        return whole in read_records(CheckpointEnd, batch)
+    except (BatchError, ValueError) as error:
+        logger.warning("the end of the checkpoint at position %d: %s", batch.position, error)
+        return False

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from crc32c import crc32c
 
@@ -111,6 +111,10 @@ class OpenSegment:
         """The batches of a queue, or None if it has none here."""
         columns = self._queues.get(key)
         return None if columns is None else Columns(columns)
+
+    def keys(self) -> Iterable[QueueKey]:
+        """The queues that have batches here."""
+        return self._queues.keys()
 
     def first_offset(self, key: QueueKey) -> int | None:
         """The base offset of the queue's first batch here: its next offset at the start."""
