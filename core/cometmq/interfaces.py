@@ -109,8 +109,12 @@ class Storage(Protocol):
     def remove_side(self, base: int, suffix: str) -> None:
         """Forget a side file; no error if there is none."""
 
+    def kept_node_id(self) -> bytes | None:
+        """The 8-byte id of this folder's node, None when it is missing; nothing is written. Raises
+        LogError if it is damaged."""
+
     def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
-        """The 8-byte id of this folder's node, made by `make` when missing; True if it was made."""
+        """The same, made by `make` and kept when missing; True if it was made."""
 
     def usage(self) -> dict[str, int]:
         """bytes_used, bytes_total, bytes_free of the file system that holds the log."""

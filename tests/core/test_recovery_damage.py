@@ -87,8 +87,10 @@ async def test_another_nodes_word_proves_nothing_and_nothing_is_cut(kit: LogKit)
     # A copied folder: the node file stayed behind.
     kit.environment.files.unlink(f"{DATA}/node")
     first = log.node
+    before = kit.content()
     log = await kit.open()
     assert log.node != first
+    assert kit.content() == before, "a start in doubt gave the folder an id"
     assert f"node {first}" in log.in_doubt and f"node {log.node}" in log.in_doubt
     kit.kill()
     await in_doubt_twice(kit, "no note of its own")

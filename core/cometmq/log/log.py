@@ -65,7 +65,7 @@ class Log(LogDrains):
         """
         self._storage.open()
         try:
-            node, _ = self._storage.node_id(lambda: self._environment.random.bytes(8))
+            node = self._storage.kept_node_id() or self._environment.random.bytes(8)
             self._writer.node = node.hex()
             found = recover(self._storage, self.state, self._make_index, node.hex())
             if found.log_id is None:
@@ -77,6 +77,8 @@ class Log(LogDrains):
             if found.in_doubt:
                 return self._open_doubtful(found)
             check_absent(self.state, self._settings)
+            # Not before: a start in doubt leaves a folder without an id as it is.
+            self._storage.node_id(lambda: node)
             return await self._open_writable(found)
         except OSError as error:
             self._storage.close()

@@ -65,7 +65,9 @@ class StorageContract:
 
     def test_the_node_id_is_made_once(self, bench: Bench) -> None:
         storage = bench.opened()
+        assert storage.kept_node_id() is None
         assert storage.node_id(lambda: NODE) == (NODE, True)
+        assert storage.kept_node_id() == NODE
         assert storage.node_id(lambda: b"another!") == (NODE, False)
         again, _ = bench.reopened(storage)
         assert again.node_id(lambda: b"another!") == (NODE, False)

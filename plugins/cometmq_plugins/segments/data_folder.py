@@ -44,15 +44,19 @@ class DataFolder:
     def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
         """(8 bytes, True if `make` made them now), kept as hexadecimal text in the file `node`.
         Raises LogError if that is damaged."""
-        path = f"{self._path}/node"
-        if self._files.exists(path):
-            return self._read_node_id(path), False
+        kept = self.kept_node_id()
+        if kept is not None:
+            return kept, False
         node = make()
         if self.locked:
-            self._files.write_file(path, [node.hex().encode(), b"\n"])
+            self._files.write_file(f"{self._path}/node", [node.hex().encode(), b"\n"])
         return node, True
 
-    def _read_node_id(self, path: str) -> bytes:
+    def kept_node_id(self) -> bytes | None:
+        """What the file says, None without one. Raises LogError if it is damaged."""
+        path = f"{self._path}/node"
+        if not self._files.exists(path):
+            return None
         text = self._files.read_file(path)
         try:
             node = bytes.fromhex(text.decode("ascii"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from bisect import bisect_right
 from collections import deque
@@ -15,7 +14,6 @@ _OPEN_FILES = 64
 _NAME = re.compile(r"(\d{20})\.seg")
 _SIDE = re.compile(r"(\d{20})\.(?!seg$)[a-z0-9.]+")
 _SCAN_BYTES = 1 << 20
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Entry:
@@ -179,8 +177,3 @@ def only_zeros(file: File, at: int, end: int) -> bool:
             return False
         at += len(data)
     return True
-
-
-def is_out_of_space(error: OSError) -> bool:
-    """A full disk, or a quota that is used up."""
-    return error.errno in _OUT_OF_SPACE

@@ -13,25 +13,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from cometmq.environment import Buffer, Environment, File, Files
-from cometmq.errors import LogError, NoSpace
+from cometmq.environment import Buffer, Environment, Files
+from cometmq.errors import LogError
 from cometmq.interfaces import Segment
 from cometmq_plugins.segments.cuts import cut_off, keep_copy, remove_segment
 from cometmq_plugins.segments.data_folder import DataFolder
 from cometmq_plugins.segments.files import (
     Entry,
     SegmentTable,
-    is_out_of_space,
     only_zeros,
     write_side_file,
 )
+from cometmq_plugins.segments.ground import BLOCK_BYTES, extend, new_file, no_space
 from cometmq_plugins.segments.reserve import SpaceReserve
 from cometmq_plugins.segments.sync import Unsynced
 from cometmq_plugins.segments.trims import take_off, unlink_all
 
 STEP_BYTES = 16 << 20
 RESERVE_BYTES = 24 << 20
-_BLOCK_BYTES = 4096
 
 
 class SegmentStorage:
@@ -87,6 +86,10 @@ class SegmentStorage:
         """Oldest first."""
         return [Segment(entry.base, entry.size, entry.path) for entry in self._table.entries]
 
+    def kept_node_id(self) -> bytes | None:
+        """The node's id, if there is one."""
+        return self._home.kept_node_id()
+
     def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
         """The node's id, made if it is missing (and kept, unless this is read only)."""
         return self._home.node_id(make)
@@ -113,7 +116,7 @@ class SegmentStorage:
         elif last is not None:
             self._check_follows(last, base)
         self._cut_prepared_space(base)
-        file = self._new_file(self._table.path(base))
+        file = new_file(self._files, self._reserve, self._table.path(base), self._step_bytes)
         if self._active is not None:
             self.seal(base)
         entry = Entry(base, self._table.path(base), file.size())
@@ -140,31 +143,6 @@ class SegmentStorage:
             end = self._active.end
         if not last.base < base <= end or (self._active is not None and base != end):
             raise LogError(f"a segment can't begin at {base}: {last.path} ends at {end}")
-
-    def _new_file(self, path: str) -> File:
-        """A file with space in it: a whole step, else the reserve, else as little as there is."""
-        file = self._file_with_space(path, self._step_bytes)
-        if file is None and self._reserve.take(path):
-            return self._files.open(path)
-        size = self._reserve.start_bytes
-        while file is None and size >= _BLOCK_BYTES:
-            file = self._file_with_space(path, size)
-            size //= 4
-        if file is None:
-            raise self._no_space(path, self._step_bytes)
-        return file
-
-    def _file_with_space(self, path: str, size_bytes: int) -> File | None:
-        try:
-            file = self._files.open(path, create=True)
-            file.allocate(0, size_bytes)
-            return file
-        except OSError as error:
-            if not is_out_of_space(error):
-                raise
-            if self._files.exists(path):
-                self._files.unlink(path)
-            return None
 
     def _cut_prepared_space(self, base: int) -> None:
         """Cut the zeros that segments have behind the next one's name; the broker writes, so the
@@ -204,28 +182,12 @@ class SegmentStorage:
             return
         active = self._check_active()
         need = end - active.base
-        just = active.size + _rounded(need - active.size, _BLOCK_BYTES)
-        if self._extend(active, _rounded(need, self._step_bytes)) or self._extend(active, just):
+        just = active.size + _rounded(need - active.size, BLOCK_BYTES)
+        if extend(active, _rounded(need, self._step_bytes)) or extend(active, just):
             return
-        if urgent and self._reserve.give_piece(just - active.size) and self._extend(active, just):
+        if urgent and self._reserve.give_piece(just - active.size) and extend(active, just):
             return
-        raise self._no_space(active.path, just - active.size)
-
-    def _extend(self, active: Entry, size: int) -> bool:
-        try:
-            active.require_writer().allocate(active.size, size - active.size)
-        except OSError as error:
-            if is_out_of_space(error):
-                return False
-            raise
-        active.size = size
-        return True
-
-    def _no_space(self, path: str, size_bytes: int) -> NoSpace:
-        return NoSpace(
-            f"the disk has no room for {size_bytes} bytes more of {path}; "
-            "free space there, or lower the retention so that old segments go"
-        )
+        raise no_space(active.path, just - active.size)
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """One gathered write into space that was allocated before."""
