@@ -108,6 +108,26 @@ async def test_no_segment_closes_before_its_checkpoint_has_ended(kit: LogKit) ->
 
 
 @in_loop
+async def test_a_roll_says_whether_there_is_a_new_segment_and_where_its_head_ends(
+    kit: LogKit,
+) -> None:
+    log = await kit.open(settings=LogSettings(checkpoint_step_bytes=1))
+    await kit.send()
+    assert log.head_end is not None and log.head_end <= log.appended
+    assert log.roll()
+    base = kit.storage.segments()[-1].base
+    assert log.head_end is None and not log.roll()
+    await kit.settle(1)
+    assert log.head_end is not None and base < log.head_end <= log.settled
+    kit.environment.files.capacity_bytes = 0
+    kit.environment.files.unlink(kit.paths("reserve")[0])
+    await kit.send()
+    assert not log.roll() and kit.storage.segments()[-1].base == base
+    await kit.send()
+    assert log.next_offset(1, 0) == 3, "the segment that was written to still is"
+
+
+@in_loop
 async def test_an_idle_log_ends_its_checkpoint(kit: LogKit) -> None:
     log = await kit.open(settings=LogSettings(checkpoint_step_bytes=1))
     many_queues(kit, 9000)

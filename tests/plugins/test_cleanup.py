@@ -237,6 +237,66 @@ def test_a_disk_filled_at_full_speed_is_never_full() -> None:
     play(scenario, settings={"plugin.cleanup.check_interval_s": 3600.0})
 
 
+def test_the_last_segment_goes_too_where_sends_were_refused_for_ever_because_of_it() -> None:
+    """A log of one large segment and the disk full: it would never close, taking no messages."""
+
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await fill(client, 12.0)
+        (base,) = bases(rig)
+        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
+        assert planned.gone == [], "below the mark nothing is done"
+        others_use(rig, 92)
+        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
+        assert [(gone.base, gone.reason) for gone in planned.gone] == [(base, "forced")]
+        assert bases(rig) == [base]
+        await run_for(rig, 70.0)
+        assert len(bases(rig)) == 1 and bases(rig)[0] > base
+        (part,) = await client.send(batch_of("t", 0, b"x"))
+        assert part.status == Status.OK
+        (part,) = (await client.fetch(FetchPart("t", 0, 0))).header.results
+        assert part.status == Status.EXPIRED and part.next_offset == part.min_offset == 195
+        told = await status(client)
+        assert told.deleted["forced"][0] == 1 and told.used_percent < 85
+
+    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+
+
+def test_the_last_segment_stays_where_others_fill_the_disk() -> None:
+    """Its messages would go for nothing."""
+
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await fill(client, 2.0)
+        before = bases(rig)
+        others_use(rig, 99)
+        await run_for(rig, 300.0)
+        assert bases(rig) == before
+        answer = await client.answer(client.post_send(batch_of("t", 0, b"x")))
+        assert answer.status == Status.NO_SPACE
+        (part,) = (await client.fetch(FetchPart("t", 0, 0))).header.results
+        assert part.status == Status.OK
+        others_use(rig, 50)
+        await run_for(rig, 60.0)
+        (part,) = await client.send(batch_of("t", 0, b"x"))
+        assert part.status == Status.OK and bases(rig) == before
+
+    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+
+
+def test_the_last_segment_of_a_disk_without_any_room_is_followed_by_the_reserve() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await fill(client, 12.0)
+        (base,) = bases(rig)
+        others_use(rig, 100)
+        assert rig.environment.files.space("/")[1] < 1 << 18
+        await run_for(rig, 130.0)
+        assert base not in bases(rig)
+        (part,) = await client.send(batch_of("t", 0, b"x"))
+        assert part.status == Status.OK
+        assert rig.environment.files.exists("/mq-data/log/reserve"), "there is room again"
+
+    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+
+
 # --- life -------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,14 @@ from cometmq_plugins.cleanup.messages import CleanupStatus
 from cometmq_plugins.cleanup.options import CleanupOptions
 from cometmq_plugins.cleanup.refusing import Refusing
 from cometmq_plugins.cleanup.reports import in_words, metrics, status_lines
-from cometmq_plugins.cleanup.rules import Mark, SegmentFacts, is_old, mark_of, reason_to_go
+from cometmq_plugins.cleanup.rules import (
+    Mark,
+    SegmentFacts,
+    is_old,
+    mark_of,
+    reason_to_go,
+    worth_closing,
+)
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 HOUR_MS = 3_600_000
@@ -79,6 +86,24 @@ def test_age_counts_from_the_newest_time_that_is_not_in_the_future(
 ) -> None:
     segments = [SegmentFacts(at, at + 1, time) for at, time in enumerate(newest_ms)]
     assert is_old(segments, now_ms=1000, max_age_ms=800) is old
+
+
+@pytest.mark.parametrize(
+    ("used", "data", "file", "closed"),
+    [
+        (895, 100, 110, False),
+        (900, 100, 110, True),
+        (999, 100, 110, True),
+        (1000, 100, 110, False),
+        (910, 10, 19, False),
+        (910, 11, 21, True),
+        (910, 100, 200, False),
+    ],
+)
+def test_the_last_segment_is_closed_only_where_that_helps(
+    used: int, data: int, file: int, closed: bool
+) -> None:
+    assert worth_closing(1000, 1000 - used, file, data, OPTIONS) is closed
 
 
 # --- options ----------------------------------------------------------------------------------

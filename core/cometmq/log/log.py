@@ -108,11 +108,16 @@ class Log(LogDrains):
 
     # --- cutting and trimming -----------------------------------------------------------------
 
-    def roll(self) -> None:
-        """Close the segment now, if its head checkpoint has ended (else nothing happens)."""
+    def roll(self) -> bool:
+        """Close the segment now and begin the next one; not within a drain. False, and nothing
+        happens, while its head checkpoint has not ended or there is no room for the next one."""
         self.write()
-        if self._writer.refusal is None and not self._writer.checkpointing:
-            self._roll()
+        writer = self._writer
+        if writer.refusal is not None or writer.checkpointing:
+            return False
+        base = writer.base
+        self._roll()
+        return writer.base != base
 
     def truncate(self, position: int) -> None:
         """Cut everything from `position` on (the end of a batch) and go on in a new segment and

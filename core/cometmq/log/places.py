@@ -132,6 +132,11 @@ class LogPlaces:
         usage = self._storage.usage()
         return usage["bytes_total"], usage["bytes_free"]
 
+    @property
+    def head_end(self) -> int | None:
+        """Where the head checkpoint of the segment that is written to ends; None until it does."""
+        return self._writer.checkpoints.get(self._writer.base)
+
     async def newest_time(self, base: int) -> int | None:
         """The newest store time (ms since 1970) of a message in the segment at `base`; None if it
         has no messages, or is not there any more."""

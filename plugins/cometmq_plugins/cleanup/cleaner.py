@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from cometmq.environment import Clock
 from cometmq.log import Log
-from cometmq_plugins.cleanup.disk import Disk, DiskWatch, used_percent
+from cometmq_plugins.cleanup.disk import Disk, DiskWatch
 from cometmq_plugins.cleanup.messages import Gone
 from cometmq_plugins.cleanup.options import CleanupOptions
 from cometmq_plugins.cleanup.retention import Retainer
@@ -21,6 +21,8 @@ from cometmq_plugins.cleanup.rules import (
     is_old,
     mark_of,
     reason_to_go,
+    used_percent,
+    worth_closing,
 )
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
@@ -32,6 +34,8 @@ REASONS: tuple[Reason, ...] = ("age", "space", "forced")
 FREED_WITHIN_S = 3.0
 """Longer it is not waited for space to become free."""
 PAUSE_MIN_S = 0.001
+READY_AGAIN_S = 0.005
+"""How often it is looked whether a segment that was begun can be the log's first."""
 
 
 class Cleaner:
@@ -78,6 +82,8 @@ class Cleaner:
                 others = self._others(disk)
                 removed = await self._remove_oldest(disk, wanted, due)
                 if not removed:
+                    if await self._close_last(disk):
+                        continue
                     break
                 went.extend(removed)
                 disk = await self._pause(others, sum(gone.size_bytes for gone in removed))
@@ -95,6 +101,9 @@ class Cleaner:
                 break
             planned.append(await self._told(segment, reason))
             free += segment.end - segment.base
+        if len(planned) == len(segments) and self._closing_helps(disk.bytes_total, free):
+            last = SegmentFacts(self._log.segments()[-1].base, self._log.appended, None)
+            planned.append(await self._told(last, "forced"))
         return planned
 
     async def _remove_oldest(self, disk: Disk, wanted: int | None, due: bool) -> list[Gone]:
@@ -112,6 +121,30 @@ class Cleaner:
                     self._note(gone)
                 return removed
         return []
+
+    def _closing_helps(self, bytes_total: int, bytes_free: int) -> bool:
+        """Whether the segment that is written to, were it the only one, ought to be closed."""
+        head = self._log.head_end
+        if head is None:
+            return False
+        file_bytes, data_bytes = self._log.segments()[-1].size, self._log.appended - head
+        return worth_closing(bytes_total, bytes_free, file_bytes, data_bytes, self._options)
+
+    async def _close_last(self, disk: Disk) -> bool:
+        """Close the last segment that is left, if it has to go; False if not, or if the next one
+        is not ready to be the first: then the next run finds two."""
+        log, clock = self._log, self._clock
+        if len(log.segments()) != 1 or not self._closing_helps(disk.bytes_total, disk.bytes_free):
+            return False
+        if not log.roll():
+            return False
+        logger.warning("closed the last segment that was left, so that its space can be freed")
+        until_s = clock.monotonic_s() + FREED_WITHIN_S
+        while log.head_end is None or log.settled < log.head_end:
+            if log.stopped or clock.monotonic_s() >= until_s:
+                return False
+            await clock.sleep(READY_AGAIN_S)
+        return True
 
     async def _reason(
         self, segments: Sequence[SegmentFacts], mark: Mark, wanted: int | None, *, due: bool

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cometmq.environment import Clock
 from cometmq_plugins.cleanup.options import CleanupOptions
-from cometmq_plugins.cleanup.rules import Mark, mark_of
+from cometmq_plugins.cleanup.rules import Mark, mark_of, used_percent
 
 SAMPLE_S = 30.0
 SAMPLES = 120
@@ -29,11 +29,6 @@ class Disk(NamedTuple):
     def used_percent(self) -> float:
         """0 to 100."""
         return used_percent(self.bytes_total, self.bytes_free)
-
-
-def used_percent(bytes_total: int, bytes_free: int) -> float:
-    """0 to 100; a disk of no size is full."""
-    return 100.0 * (bytes_total - bytes_free) / bytes_total if bytes_total else 100.0
 
 
 class DiskWatch:

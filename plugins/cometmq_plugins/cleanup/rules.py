@@ -33,6 +33,26 @@ def mark_of(used_percent: float, options: CleanupOptions) -> Mark:
     return "space" if used_percent > options.space_percent else ""
 
 
+def worth_closing(
+    bytes_total: int, bytes_free: int, file_bytes: int, data_bytes: int, options: CleanupOptions
+) -> bool:
+    """Whether the last segment that is left is to be closed, so that it can go: sends are refused
+    because of it, so it would never close by itself.
+
+    Of its file of `file_bytes`, `data_bytes` came after its head, which the next one gets too. It
+    is closed only if the disk is then below the mark of refusals (else its messages would go for
+    nothing), and if most of its file is data (else the next file would be as large).
+    """
+    then = used_percent(bytes_total, bytes_free + data_bytes)
+    now = used_percent(bytes_total, bytes_free)
+    return then < options.refuse_percent <= now and 2 * data_bytes > file_bytes
+
+
+def used_percent(bytes_total: int, bytes_free: int) -> float:
+    """0 to 100; a disk of no size is full."""
+    return 100.0 * (bytes_total - bytes_free) / bytes_total if bytes_total else 100.0
+
+
 def is_old(segments: Sequence[SegmentFacts], now_ms: int, max_age_ms: float) -> bool:
     """Whether the first of these segments (oldest first) is too old.
 
