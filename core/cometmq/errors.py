@@ -136,5 +136,11 @@ class NoSpace(LogError):
     """The disk has no room for what was to be written; nothing was written."""
 
 
+class DiskRefused(LogError):
+    """The file system refuses what was to be written, though not for being full (it is read-only,
+    the file system is broken, no descriptor is left); nothing was written, and it may work later.
+    """
+
+
 class LogStopped(LogError):
     """A sync failed: the log accepts nothing more until the broker is started again."""

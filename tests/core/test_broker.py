@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -269,6 +270,38 @@ def test_a_full_disk_is_answered_by_name() -> None:
             statuses.append(result.status)
         assert set(statuses) == {Status.OK, Status.NO_SPACE}
         assert result.retry_after_ms > 0
+
+    play(scenario, {"plugin.commitlog.allocate_step_bytes": 1 << 20})
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "advice"),
+    [
+        (errno.EDQUOT, Status.NO_SPACE, "raise the quota"),
+        (errno.EFBIG, Status.NO_SPACE, "ulimit -f"),
+        (errno.EROFS, Status.DISK_REFUSED, "Read-only file system"),
+        (errno.EIO, Status.DISK_REFUSED, "check the disk"),
+        (errno.EPERM, Status.DISK_REFUSED, "check the disk"),
+    ],
+    ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else None,
+)
+def test_whatever_refuses_room_is_answered_by_name_and_forgotten_when_it_is_over(
+    number: int, status: Status, advice: str
+) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, b"x"))
+        rig.environment.files.fail("allocate", number, times=None)
+        stored = 1
+        for _ in range(40):
+            (result,) = await client.send(batch_of("t", 0, b"x" * 60_000), level="memory")
+            if result.status != Status.OK:
+                break
+            stored += 1
+        assert result.status == status and advice in result.detail
+        assert os.strerror(number) in result.detail and result.retry_after_ms > 0
+        rig.environment.files.mend()
+        (result,) = await client.send(batch_of("t", 0, b"x" * 60_000), level="memory")
+        assert (result.status, result.base_offset) == (Status.OK, stored)
 
     play(scenario, {"plugin.commitlog.allocate_step_bytes": 1 << 20})
 

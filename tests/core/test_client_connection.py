@@ -110,6 +110,7 @@ def test_a_refused_repeat_of_a_question_stays_refused() -> None:
         (Status.UNKNOWN_OPERATION, NotAvailable),
         (Status.STOPPING, Retryable),
         (Status.NO_SPACE, Retryable),
+        (Status.DISK_REFUSED, Retryable),
         (999, Refused),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cometmq import Admin, Message, Producer
-from cometmq.errors import CometError, Retryable
+from cometmq.errors import Retryable
 from cometmq.testing.history import History, check_history, describe
 from cometmq.testing.loop_disk import LoopDisk, why_not
 from cometmq.testing.process import BrokerProcess, run_mq
@@ -136,11 +136,34 @@ def test_a_read_only_disk_refuses_and_still_reads(broker: BrokerProcess) -> None
         big = Message(TOPIC, bytes(300_000))
         with injected(broker, "fallocate", "error=EROFS"):
             for _ in range(2):
-                with pytest.raises(CometError, match="Read-only file system"):
+                with pytest.raises(Retryable, match="Read-only file system") as refused:
                     producer.send(big)
+                assert refused.value.code == "DISK_REFUSED"
             out = run_mq("consume", TOPIC, address=broker.address).ok()
             assert out == b"0\n1\n2\n"
         assert producer.send(Message(TOPIC, b"3")).offset == sent[-1].offset + 1
+
+
+def test_a_limit_on_the_size_of_files_is_told_by_name(tmp_path: Path) -> None:
+    """`ulimit -f` below a segment's size: as a full disk, and the advice is another one."""
+    config = tmp_path / "mq.toml"
+    config.write_text(CONFIG)
+    limit = 1 << 20
+    prefix = ("prlimit", f"--fsize={limit}")
+    with BrokerProcess(tmp_path, "--config", str(config), prefix=prefix) as broker:
+        with Admin(broker.address) as admin, Producer(broker.address, send_timeout=1) as producer:
+            admin.create_topic(TOPIC, queues=1)
+            stored = 0
+            with pytest.raises(Retryable, match="ulimit -f") as refused:
+                for _ in range(10):
+                    producer.send(Message(TOPIC, bytes(200_000)))
+                    stored += 1
+        assert refused.value.code == "NO_SPACE" and stored > 0
+        assert broker.stop() == 0
+    # A start begins a new file, so it works again.
+    with BrokerProcess(tmp_path, "--config", str(config), prefix=prefix) as broker:
+        with Producer(broker.address) as producer:
+            assert producer.send(Message(TOPIC, b"more")).offset == stored
 
 
 def test_a_disk_filled_by_somebody_else_and_freed_again(tmp_path: Path) -> None:

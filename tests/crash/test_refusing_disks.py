@@ -81,7 +81,7 @@ async def test_a_start_that_can_not_read_changes_nothing(kit: LogKit) -> None:
     assert len((await consume(log)).bodies) == 8 and not kit.report.cuts
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG])
 @pytest.mark.parametrize(
     "operation", ["write", "allocate", "create", "truncate", "rename", "unlink"]
 )
@@ -113,6 +113,38 @@ async def test_a_refusal_of_any_kind_is_clear_and_leaves_no_hole(
     assert log.next_offset(1, 0) >= stored > 0
     seen = await consume(log)
     assert len(seen.bodies) == log.next_offset(1, 0) and not seen.damaged
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EROFS, errno.EIO, errno.ENOSPC])
+@in_loop
+async def test_a_roll_that_gets_no_file_is_put_off_and_stops_nothing(
+    kit: LogKit, number: int
+) -> None:
+    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    await kit.settle(1)
+    stored = 0
+    kit.environment.files.fail("create", number, times=None, name=".seg")
+    kit.environment.files.unlink(f"{DATA}/log/reserve")
+    for _ in range(8):
+        await kit.send(0, 1, body=bytes(500))
+        stored += 1
+    assert not log.stopped and len(kit.paths()) == 1
+    kit.environment.files.mend()
+    await kit.send(0, 1, body=bytes(500))
+    await kit.settle(1)
+    assert not log.stopped and len(kit.paths()) == 2
+    assert len((await consume(log)).bodies) == stored + 1
+
+
+@in_loop
+async def test_a_start_without_a_file_is_refused_by_name(kit: LogKit) -> None:
+    await two_segments(kit, clean=True)
+    kit.environment.files.fail("create", errno.EROFS, name=".seg")
+    with pytest.raises(LogError, match="can't be made .Read-only file system.: check the disk"):
+        await kit.open(settings=SETTINGS)
+    kit.environment.files.mend()
+    log = await kit.open(settings=SETTINGS)
+    assert len((await consume(log)).bodies) == 8
 
 
 @in_loop

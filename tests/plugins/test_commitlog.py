@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from cometmq.environment import Environment
-from cometmq.errors import LogError, LogLocked, LogStopped, NoSpace
+from cometmq.errors import DiskRefused, LogError, LogLocked, LogStopped, NoSpace
 from cometmq.interfaces import Storage
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.environment import VirtualEnvironment
-from cometmq.testing.files import FaultyFiles, PowerCut
+from cometmq.testing.files import FaultyFiles, Operation, PowerCut
 from cometmq.testing.storage_bench import append, bases, pattern
 from cometmq.testing.storage_contract import StorageContract
 from cometmq_plugins.commitlog import CommitLogOptions, CommitLogPlugin
@@ -141,6 +141,23 @@ def test_a_copy_of_a_cut_has_each_byte_at_its_place() -> None:
 def full(files: FaultyFiles) -> None:
     total, free = files.space("/")
     files.capacity_bytes = total - free
+
+
+@pytest.mark.parametrize("operation", ["create", "allocate"])
+def test_a_segment_that_the_disk_refuses_leaves_no_file_and_the_old_one_active(
+    operation: Operation,
+) -> None:
+    files = FaultyFiles()
+    storage = begun(files)
+    append(storage, 0, b"abc")
+    before = files.list("/data/log")
+    files.fail(operation, errno.EIO, name=".seg")
+    with pytest.raises(DiskRefused, match="check the disk"):
+        storage.begin(3)
+    assert files.list("/data/log") == before
+    append(storage, 3, b"def")
+    storage.begin(6)
+    assert storage.read(0, 10) == b"abcdef"
 
 
 def test_without_space_nothing_changes() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cometmq.broker.names import shown
 from cometmq.errors import (
     CometError,
+    DiskRefused,
     LogError,
     LogInDoubt,
     LogStopped,
@@ -43,6 +44,8 @@ def log_refusal(error: LogError) -> Rejected:
     """What the sender hears when the log takes nothing."""
     if isinstance(error, NoSpace):
         return Rejected(Status.NO_SPACE, str(error), 1000)
+    if isinstance(error, DiskRefused):
+        return Rejected(Status.DISK_REFUSED, str(error), 1000)
     if isinstance(error, LogInDoubt):
         return Rejected(Status.IN_DOUBT, str(error))
     if isinstance(error, LogStopped):

@@ -17,7 +17,14 @@ from cometmq.errors import (
 from cometmq.protocol import Operation, Status
 
 _RETRYABLE = frozenset(
-    {Status.RETRY, Status.NO_SPACE, Status.STOPPING, Status.IN_DOUBT, Status.CLAIMED}
+    {
+        Status.RETRY,
+        Status.NO_SPACE,
+        Status.STOPPING,
+        Status.IN_DOUBT,
+        Status.DISK_REFUSED,
+        Status.CLAIMED,
+    }
 )
 _REFUSED: dict[int, type[Refused]] = {
     Status.FENCED: Fenced,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from cometmq.environment import Environment, Timer
-from cometmq.errors import LogError, LogStopped, NoSpace
+from cometmq.errors import DiskRefused, LogError, LogStopped, NoSpace
 from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
 from cometmq.log.cutting import reload_state
 from cometmq.log.opening import START_STEP_BYTES
@@ -146,7 +146,7 @@ class LogDrains(LogPlaces):
     def _roll(self) -> None:
         try:
             self._writer.begin_segment()
-        except NoSpace as error:
+        except (NoSpace, DiskRefused) as error:
             self._complain(error)
             return
         except (OSError, LogError) as error:
@@ -167,7 +167,7 @@ class LogDrains(LogPlaces):
     def _complain(self, error: LogError) -> None:
         if not self._complained_of_space:
             self._complained_of_space = True
-            logger.warning("the log needs space: %s", error)
+            logger.warning("the log can't go on as it should: %s", error)
 
     def _tick(self) -> None:
         """An idle log gets on with its checkpoint."""

@@ -19,7 +19,7 @@ from cometmq.batch import (
     stamp,
 )
 from cometmq.environment import Buffer, Clock
-from cometmq.errors import CometError, LogError, LogStopped
+from cometmq.errors import CometError, DiskRefused, LogStopped
 from cometmq.interfaces import Storage
 from cometmq.log.checkpoint import CheckpointWriter
 from cometmq.log.positions import Positions
@@ -88,8 +88,8 @@ class LogWriter:
         """Stamp a sealed batch of messages for a queue and take it into state and index.
 
         The batch must have passed `parse` and `verify_producer`; its bytes are not changed. It is
-        in the log once `write` was called at the end of the drain. Raises NoSpace, LogStopped,
-        LogInDoubt or, when the disk refuses, LogError before anything changed.
+        in the log once `write` was called at the end of the drain. Raises NoSpace, DiskRefused,
+        LogStopped or LogInDoubt before anything changed.
         """
         if not isinstance(batch, Batch):
             batch = parse(batch)
@@ -143,8 +143,8 @@ class LogWriter:
         """Append a control batch of a named kind and take it into the state.
 
         Records are what msgspec encodes, or bytes already encoded. It may take the space reserve.
-        Raises NoSpace, LogStopped, LogInDoubt or, when the disk refuses, LogError before anything
-        changed, and ValueError for a kind that no view of this log knows.
+        Raises NoSpace, DiskRefused, LogStopped or LogInDoubt before anything changed, and
+        ValueError for a kind that no view of this log knows.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -174,8 +174,8 @@ class LogWriter:
     # --- segments -----------------------------------------------------------------------------
 
     def begin_segment(self, *, new_epoch: bool = False) -> None:
-        """Go on in a new segment at `end`; everything before was written. Raises NoSpace: then
-        the segment that was written to, if there is one, still is."""
+        """Go on in a new segment at `end`; everything before was written. Raises NoSpace or
+        DiskRefused: then the segment that was written to, if there is one, still is."""
         base = self.end
         self._storage.begin(base)
         if self._base is not None:
@@ -224,8 +224,8 @@ class LogWriter:
         return self._checkpoint is not None
 
     def checkpoint_step(self, budget_bytes: int) -> None:
-        """Append the next slices of the head checkpoint, about so many bytes. Raises NoSpace: then
-        the same slices are tried again at the next step."""
+        """Append the next slices of the head checkpoint, about so many bytes. Raises NoSpace or
+        DiskRefused: then the same slices are tried again at the next step."""
         checkpoint = self._checkpoint
         while checkpoint is not None and budget_bytes > 0:
             kind, record = checkpoint.peek()
@@ -285,8 +285,9 @@ class LogWriter:
         return last if last - SMOOTHED_MS <= now < last else now
 
 
-def _no_ground(error: OSError) -> LogError:
+def _no_ground(error: OSError) -> DiskRefused:
     """The disk refused space for another reason than being full."""
-    return LogError(
-        f"the log can't be extended ({error}); nothing of this was stored: check the disk"
+    return DiskRefused(
+        f"the log can't be extended ({error}); nothing of this was stored: check the disk, then "
+        "send again (no restart is needed)"
     )

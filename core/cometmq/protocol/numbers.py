@@ -74,6 +74,7 @@ class Status(IntEnum):
     NO_SPACE = 41
     STOPPING = 42
     IN_DOUBT = 43
+    DISK_REFUSED = 44
     TRUNCATED = 50
     EXPIRED = 51
     DAMAGED = 52

@@ -34,6 +34,14 @@ class SpaceReserve:
 
     def restore(self) -> bool:
         """Make or complete it if there is room; True if a file was made."""
+        try:
+            return self._restore()
+        except OSError as error:
+            # Whatever it is: a broker works without a reserve, and need not stop for it.
+            logger.warning("no room for %s: %s", self._path, error)
+            return False
+
+    def _restore(self) -> bool:
         made = not self._files.exists(self._path)
         file_size = 0 if made else self._size()
         missing = self._size_bytes - file_size
@@ -49,7 +57,7 @@ class SpaceReserve:
             file.allocate(file_size, missing)
             self.owed_bytes = 0
         except OSError as error:
-            # Whatever it is: a broker works without a reserve, and need not stop for it.
+            # The file is there all the same, and its name is to be synced.
             logger.warning("no room for %s: %s", self._path, error)
         finally:
             file.close()

@@ -183,11 +183,13 @@ class SegmentStorage:
         active = self._check_active()
         need = end - active.base
         just = active.size + _rounded(need - active.size, BLOCK_BYTES)
-        if extend(active, _rounded(need, self._step_bytes)) or extend(active, just):
+        if extend(active, _rounded(need, self._step_bytes)) is None:
             return
-        if urgent and self._reserve.give_piece(just - active.size) and extend(active, just):
-            return
-        raise no_space(active.path, just - active.size)
+        reason = extend(active, just)
+        if reason and urgent and self._reserve.give_piece(just - active.size):
+            reason = extend(active, just)
+        if reason is not None:
+            raise no_space(active.path, just - active.size, reason)
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """One gathered write into space that was allocated before."""
