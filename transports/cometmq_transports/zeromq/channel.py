@@ -19,8 +19,8 @@ import zmq
 
 from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, ChannelEvent, Limits
+from cometmq_transports.address import Endpoint, parse, resolve
 from cometmq_transports.unreachable import UnreachableChannel
-from cometmq_transports.zeromq.address import Endpoint, parse, resolve
 from cometmq_transports.zeromq.frames import ready, receive_frames, send_frames
 from cometmq_transports.zeromq.keepalive import KEEPALIVE
 from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event

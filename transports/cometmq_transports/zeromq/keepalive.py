@@ -12,11 +12,13 @@ from typing import Final
 
 import zmq
 
+from cometmq_transports.keepalive import COUNT, IDLE_S, INTERVAL_S
+
 KEEPALIVE: Final = {
     zmq.HEARTBEAT_IVL: 0,
     zmq.TCP_KEEPALIVE: 1,
-    zmq.TCP_KEEPALIVE_IDLE: 5,
-    zmq.TCP_KEEPALIVE_INTVL: 5,
-    zmq.TCP_KEEPALIVE_CNT: 3,
+    zmq.TCP_KEEPALIVE_IDLE: IDLE_S,
+    zmq.TCP_KEEPALIVE_INTVL: INTERVAL_S,
+    zmq.TCP_KEEPALIVE_CNT: COUNT,
 }
-"""Socket options: after 5 s of silence three questions, 5 s apart."""
+"""Socket options."""

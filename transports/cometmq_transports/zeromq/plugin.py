@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import weakref
 from collections.abc import Iterable, Sequence
 
 import zmq
 
 from cometmq.environment import Environment
-from cometmq.errors import ConfigError
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Metric, Receiver, Transport
-from cometmq_transports.zeromq.address import Endpoint, check_socket_file, parse, resolve
+from cometmq_transports.address import (
+    Endpoint,
+    bind_failure,
+    check_socket_file,
+    parse,
+    resolve,
+)
 from cometmq_transports.zeromq.keepalive import KEEPALIVE
 from cometmq_transports.zeromq.listener import RouterListener
 from cometmq_transports.zeromq.options import ZeromqOptions
-
-_BIND_FAILURES = {
-    errno.EADDRINUSE: "it is in use: stop the process that has it or choose another port",
-    errno.EADDRNOTAVAIL: "no interface of this machine has that address: choose one that exists",
-    errno.EACCES: "this user may not: choose a port above 1023, or a folder that can be written",
-    errno.ENOENT: "the folder does not exist: create it or choose another path",
-    errno.ENOTDIR: "the folder does not exist: create it or choose another path",
-}
 
 
 class ZeromqTransport:
@@ -83,8 +79,7 @@ def _bind(router: zmq.Socket[bytes], address: str, endpoint: Endpoint) -> str:
     try:
         router.bind(resolve(endpoint).text())
     except (OSError, zmq.ZMQError) as error:
-        why = _BIND_FAILURES.get(error.errno or 0, f"{error.strerror}: check the address")
-        raise ConfigError(f"can't listen on {address}: {why}") from error
+        raise bind_failure(address, error.errno, error.strerror) from error
     if endpoint.scheme == "ipc":
         return address
     port = int(router.get_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""Addresses: `tcp://HOST:PORT` and `ipc://PATH`, checked before ZeroMQ sees them.
+"""Addresses: `tcp://HOST:PORT` and `ipc://PATH`, checked before a socket or ZeroMQ sees them.
 
 ZeroMQ answers most mistakes with "Invalid argument", a name that can't be resolved with silence,
 and a socket file of a living broker with its removal. So all three are looked at here.
@@ -6,6 +6,7 @@ and a socket file of a living broker with its removal. So all three are looked a
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -14,6 +15,14 @@ from typing import NamedTuple
 from cometmq.errors import ConfigError
 
 IPC_PATH_BYTES_MAX = 107
+
+_BIND_FAILURES = {
+    errno.EADDRINUSE: "it is in use: stop the process that has it or choose another port",
+    errno.EADDRNOTAVAIL: "no interface of this machine has that address: choose one that exists",
+    errno.EACCES: "this user may not: choose a port above 1023, or a folder that can be written",
+    errno.ENOENT: "the folder does not exist: create it or choose another path",
+    errno.ENOTDIR: "the folder does not exist: create it or choose another path",
+}
 
 
 class Endpoint(NamedTuple):
@@ -25,7 +34,7 @@ class Endpoint(NamedTuple):
     port: int = 0
 
     def text(self) -> str:
-        """The address as ZeroMQ wants it."""
+        """The address as it is written."""
         if self.scheme == "ipc":
             return f"ipc://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -83,9 +92,15 @@ def resolve(endpoint: Endpoint) -> Endpoint:
     return endpoint._replace(host=str(found[0][4][0]))
 
 
+def bind_failure(address: str, code: int | None, text: str | None) -> ConfigError:
+    """What to raise when the system refused to bind, with its error number and its words."""
+    why = _BIND_FAILURES.get(code or 0, f"{text}: check the address")
+    return ConfigError(f"can't listen on {address}: {why}")
+
+
 def check_socket_file(address: str, path: str) -> None:
-    """Make sure that binding to `path` takes nothing away from anybody: ZeroMQ unlinks whatever
-    lies there. A socket file that nobody answers on was left behind by a killed process.
+    """Make sure that binding to `path` takes nothing away from anybody: what lies there is going
+    to be unlinked. A socket file that nobody answers on was left behind by a killed process.
 
     Raises ConfigError.
     """

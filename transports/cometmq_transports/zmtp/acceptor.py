@@ -1,0 +1,141 @@
+"""The listening socket: binds it, and takes in who knocks.
+
+When no descriptor is left, accepting fails while the caller goes on waiting, so that a loop that
+simply tried again would burn a core. So the acceptor rests: until a connection of ours was closed,
+or for a second.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import stat
+import struct
+from collections import Counter
+
+from cometmq.errors import ConfigError
+from cometmq_transports.address import Endpoint, bind_failure, check_socket_file, resolve
+from cometmq_transports.keepalive import keep_alive
+
+logger = logging.getLogger(__name__)
+
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_CREDENTIALS = struct.Struct("=3i")
+
+
+def bind(address: str, endpoint: Endpoint, backlog: int) -> socket.socket:
+    """A listening socket. Raises ConfigError: which address, why not, what to do."""
+    family = socket.AF_UNIX
+    where: str | tuple[str, int] = endpoint.host
+    try:
+        if endpoint.scheme == "tcp":
+            endpoint = resolve(endpoint)
+            family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+            where = endpoint.host, endpoint.port
+        elif endpoint.host.startswith("@"):
+            where = "\0" + endpoint.host[1:]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise bind_failure(address, error.errno, error.strerror) from error
+    try:
+        if family == socket.AF_UNIX:
+            _clear(address, endpoint.host)
+        else:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setblocking(False)
+        listening.bind(where)
+        listening.listen(backlog)
+    except OSError as error:
+        listening.close()
+        raise bind_failure(address, error.errno, error.strerror) from error
+    except ConfigError:
+        listening.close()
+        raise
+    return listening
+
+
+def _clear(address: str, path: str) -> None:
+    """Take away the socket file of a killed process, if that is what lies there."""
+    check_socket_file(address, path)
+    if not path.startswith("@") and os.path.lexists(path):
+        os.unlink(path)
+
+
+class Acceptor:
+    """Accepts on a socket, which it owns; `counters` collects what failed, by reason."""
+
+    def __init__(self, listening: socket.socket, address: str, counters: Counter[str]) -> None:
+        self._listening = listening
+        self._address = address
+        self._counters = counters
+        self._told = False
+        self._path = self._own_path()
+        self.resting = False
+        """No descriptor is left: the socket must not be watched for a while."""
+
+    def fileno(self) -> int:
+        """Readable while somebody knocks."""
+        return self._listening.fileno()
+
+    def accept(self, most: int) -> list[tuple[socket.socket, str]]:
+        """Up to `most` new connections and what to call them. May begin to rest."""
+        accepted: list[tuple[socket.socket, str]] = []
+        self.resting = False
+        for _ in range(most):
+            try:
+                connected, peer = self._listening.accept()
+            except BlockingIOError:
+                self._told = False
+                break
+            except OSError as error:
+                self._counters["accept_failed"] += 1
+                if error.errno in _EXHAUSTED:
+                    self._rest(error)
+                    break
+                continue  # that one left before its turn came
+            connected.setblocking(False)
+            accepted.append((connected, self._name(connected, peer)))
+        return accepted
+
+    def close(self) -> None:
+        """Stop listening; the socket file goes, unless it is another one by now."""
+        self._listening.close()
+        if self._path is not None:
+            path, inode = self._path
+            try:
+                if os.lstat(path).st_ino == inode:
+                    os.unlink(path)
+            except FileNotFoundError:
+                pass  # somebody was quicker
+
+    def _rest(self, error: OSError) -> None:
+        self.resting = True
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "%s takes no new connections: %s; those that are there are served, new ones wait "
+                "until some close (raise `ulimit -n` above limits.connections)",
+                self._address,
+                error.strerror,
+            )
+
+    def _name(self, connected: socket.socket, peer: object) -> str:
+        if connected.family == socket.AF_UNIX:
+            packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return f"{self._address} (process {_CREDENTIALS.unpack(packed)[0]})"
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(connected)
+        assert isinstance(peer, tuple)
+        host, port = peer[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _own_path(self) -> tuple[str, int] | None:
+        if self._listening.family != socket.AF_UNIX:
+            return None
+        path = self._listening.getsockname()
+        if not isinstance(path, str):
+            return None
+        status = os.lstat(path)
+        return (path, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None

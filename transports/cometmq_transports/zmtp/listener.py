@@ -1,0 +1,301 @@
+"""The broker's end: all connections of one address, in the event loop itself.
+
+The listener has an epoll of its own in the loop, so that one call of the loop finds everybody who
+has something to say, and what they said goes to the receiver in one call. Each gets its share of
+such a turn and no more; who has said more is heard again in the next one.
+
+What is sent within a turn leaves at its end. Whoever left is announced when everything that it
+said has been handed up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from cometmq.environment import Buffer, Environment, Timer
+from cometmq.interfaces import Limits, Peer, Receiver
+from cometmq_transports.zmtp.acceptor import Acceptor
+from cometmq_transports.zmtp.connection import Connection
+from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
+from cometmq_transports.zmtp.options import ZmtpOptions
+
+DRAIN_FRAMES = 512
+DRAIN_BYTES = 8 << 20
+SHARE_FRAMES_MIN = 8
+SHARE_BYTES_MIN = 128 << 10
+CALLERS_MAX = 64
+"""Connections that are read in one turn; the others come first in the next."""
+ACCEPTS_MAX = 64
+SPARE_CONNECTIONS = 64
+"""Connections above the limit that may still speak, so that they can be refused with a reason."""
+
+_SILENT_S = 10.0
+_MOMENT_S = 0.2
+"""For the last replies to arrive, and for the client to close."""
+_REST_S = 1.0
+_BROKEN = select.EPOLLHUP | select.EPOLLERR
+
+
+class ZmtpListener:
+    """A `Listener` on a bound socket, which it owns."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        address: str,
+        receiver: Receiver,
+        limits: Limits,
+        options: ZmtpOptions,
+        environment: Environment,
+    ) -> None:
+        self.address = address
+        self.credit_bytes = limits.credit_bytes
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.counters: Counter[str] = Counter()
+        """What was dropped or failed, by reason."""
+        self._acceptor = Acceptor(listening, address, self.counters)
+        self._receiver = receiver
+        self._limits = limits
+        self._options = options
+        self._clock = environment.clock
+        self._spin_s = options.spin_us / 1e6
+        self._spin_until_s = 0.0
+        self._epoll = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        self._unfinished: dict[Connection, None] = {}
+        self._sending: dict[Connection, None] = {}
+        self._left: list[Connection] = []
+        self._stepping = False
+        self._answered = False
+        self._looking = False
+        self._resting: Timer | None = None
+        self._closing: asyncio.Event | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def start(self) -> None:
+        """Begin to accept and deliver."""
+        self._epoll.register(self._acceptor.fileno(), select.EPOLLIN)
+        self._loop.add_reader(self._epoll.fileno(), self._step)
+
+    @property
+    def connections(self) -> int:
+        """How many are open, silent ones included."""
+        return len(self._connections)
+
+    # --- what connections call (Hub) ----------------------------------------------------------
+
+    def wants_to_send(self, connection: Connection) -> bool:
+        if self._stepping:
+            self._answered = True
+            self._sending[connection] = None
+        return self._stepping
+
+    def changed(self, connection: Connection) -> None:
+        if connection.fileno() < 0:
+            return
+        wanted = connection.wanted()
+        if wanted != connection.interest:
+            connection.interest = wanted
+            self._epoll.modify(connection.fileno(), wanted)
+        if connection.pending and not connection.paused:
+            self._unfinished[connection] = None
+            self._look_soon()
+
+    def drop(self, connection: Connection, reason: str = "") -> None:
+        descriptor = connection.fileno()
+        if descriptor < 0:
+            return
+        if reason:
+            self.counters[reason] += 1
+        self._epoll.unregister(descriptor)
+        del self._connections[descriptor]
+        self._unfinished.pop(connection, None)
+        self._sending.pop(connection, None)
+        connection.end()
+        if self._closing is not None:
+            if not self._connections:
+                self._closing.set()
+            return
+        if connection.heard:
+            self._left.append(connection)
+            self._look_soon()
+        self._wake_acceptor()
+
+    def retire(self, connection: Connection) -> None:
+        self.counters["closed"] += 1
+        self._see_off(connection, _MOMENT_S)
+
+    # --- a turn -------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Hear who has something to say, hand it up, send what is answered."""
+        self._looking = False
+        self._stepping = True
+        self._answered = False
+        drain: list[tuple[Peer, Sequence[Buffer]]] = []
+        try:
+            self._hear(drain)
+            if drain:
+                self._receiver.received(drain)
+        finally:
+            self._stepping = False
+            sending, self._sending = self._sending, {}
+            for connection in sending:
+                connection.push()
+            self._announce()
+            if self._unfinished:
+                self._look_soon()
+            elif drain and self._spin_s and self._answered:
+                self._spin()
+
+    def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
+        unfinished, self._unfinished = self._unfinished, {}
+        callers = list(unfinished)
+        for descriptor, event in self._epoll.poll(0, CALLERS_MAX):
+            connection = self._connections.get(descriptor)
+            if connection is None:  # the acceptor's, or one of a connection dropped just now
+                if descriptor == self._acceptor.fileno():
+                    self._welcome()
+            elif connection.gone:
+                self._hear_out(connection, event)
+            elif event & _BROKEN and connection.paused:
+                self.drop(connection)
+            else:
+                if event & select.EPOLLOUT:
+                    connection.flush()
+                if event & ~select.EPOLLOUT and connection not in unfinished:
+                    callers.append(connection)
+        share = max(1, len(callers))
+        frames = max(SHARE_FRAMES_MIN, DRAIN_FRAMES // share)
+        size = max(SHARE_BYTES_MIN, DRAIN_BYTES // share)
+        for connection in callers:
+            if not connection.gone and not connection.paused:
+                self._read(connection, frames, size, drain)
+
+    def _read(
+        self,
+        connection: Connection,
+        frames: int,
+        size: int,
+        drain: list[tuple[Peer, Sequence[Buffer]]],
+    ) -> None:
+        was_ready = connection.ready
+        messages = connection.read(frames, size)
+        if messages:
+            if not connection.heard:
+                connection.heard = True
+                self._set_timer(connection)
+                if connection.gone:
+                    self._left.append(connection)
+            drain.extend([(connection, message) for message in messages])
+        elif connection.ready and not was_ready and not connection.gone:
+            self._set_timer(connection, _SILENT_S, "silent")
+        if not connection.gone:
+            self.changed(connection)
+
+    def _announce(self) -> None:
+        """Tell of those who left; called when nothing of theirs waits to be handed up."""
+        while self._left:
+            self._receiver.lost(self._left.pop(0))
+
+    def _look_soon(self) -> None:
+        if not self._looking and not self._stepping:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if self._looking and self._closing is None:
+            self._step()
+
+    def _spin(self) -> None:
+        """Keep the loop from sleeping for a while. Only after a turn that was answered: a sync
+        that is awaited needs the interpreter for itself."""
+        if not self._spin_until_s:
+            self._loop.call_soon(self._spinning)
+        self._spin_until_s = self._clock.monotonic_s() + self._spin_s
+
+    def _spinning(self) -> None:
+        if self._clock.monotonic_s() < self._spin_until_s and self._closing is None:
+            self._loop.call_soon(self._spinning)
+        else:
+            self._spin_until_s = 0.0
+
+    # --- coming and going -----------------------------------------------------------------------
+
+    def _welcome(self) -> None:
+        most = self._limits.connections + SPARE_CONNECTIONS
+        for connected, name in self._acceptor.accept(ACCEPTS_MAX):
+            if len(self._connections) >= most:
+                self.counters["too_many_connections"] += 1
+                connected.close()
+                continue
+            decoder = Decoder(self.scratch, self._limits)
+            connection = Connection(self, connected, name, decoder)
+            self._connections[connected.fileno()] = connection
+            self._epoll.register(connected, connection.interest)
+            if self._options.handshake_ms:
+                handshake_s = self._options.handshake_ms / 1000
+                self._set_timer(connection, handshake_s, "handshake_too_slow")
+            connection.greet()
+        if self._acceptor.resting:
+            self._epoll.unregister(self._acceptor.fileno())
+            self._resting = self._after(_REST_S, self._wake_acceptor)
+
+    def _wake_acceptor(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+            self._epoll.register(self._acceptor.fileno(), select.EPOLLIN)
+
+    def _see_off(self, connection: Connection, patience_s: float) -> None:
+        """Hear nothing more, and close it once all has left and the client has seen the end: to
+        close at once would take away what the client has not received yet."""
+        connection.gone = True
+        self._unfinished.pop(connection, None)
+        self._set_timer(connection, patience_s)
+        self._hear_out(connection, select.EPOLLOUT)
+        if not patience_s:
+            self.drop(connection)
+
+    def _hear_out(self, connection: Connection, event: int) -> None:
+        if event & select.EPOLLIN and not connection.discard():
+            self.drop(connection)
+        elif event & ~select.EPOLLIN:
+            connection.flush()
+        if connection.fileno() >= 0 and connection.say_no_more():
+            self._set_timer(connection, _MOMENT_S)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        return self._clock.call_at(self._clock.monotonic_s() + delay_s, callback)
+
+    def _set_timer(self, connection: Connection, delay_s: float = 0.0, reason: str = "") -> None:
+        """Drop it after that time for that reason, instead of what was set before; 0: don't."""
+        if connection.timer is not None:
+            connection.timer.cancel()
+            connection.timer = None
+        if delay_s and connection.fileno() >= 0:
+            connection.timer = self._after(delay_s, lambda: self.drop(connection, reason))
+
+    async def close(self) -> None:
+        """Stop accepting and reading, give what was sent `linger_ms` to leave, drop all clients.
+        `lost` is not called for them."""
+        if self._closing is not None:
+            return
+        self._closing = asyncio.Event()
+        self._wake_acceptor()
+        self._epoll.unregister(self._acceptor.fileno())
+        self._acceptor.close()
+        linger_s = self._options.linger_ms / 1000
+        for connection in list(self._connections.values()):
+            if not connection.gone:
+                self._see_off(connection, linger_s)
+        if self._connections:
+            await self._closing.wait()
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
