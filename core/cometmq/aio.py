@@ -76,13 +76,22 @@ class Producer(AioFace):
         buffer_bytes: int = 32 << 20,
         when_full: Literal["block", "raise"] = "block",
         send_timeout: float = 30.0,
+        compression: str | None = None,
+        compression_level: int | None = None,
         client_id: str | None = None,
         credentials: dict[str, str] | None = None,
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
         options = ProducerOptions(
-            level, linger_ms, batch_bytes, buffer_bytes, when_full, send_timeout
+            level,
+            linger_ms,
+            batch_bytes,
+            buffer_bytes,
+            when_full,
+            send_timeout,
+            compression,
+            compression_level,
         )
         self._pid = os.getpid()
         self._engine = make_engine(address, client_id, credentials, environment, connect)

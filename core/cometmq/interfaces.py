@@ -15,6 +15,7 @@ from cometmq.answers import Delay as Delay
 from cometmq.answers import Pass as Pass
 from cometmq.answers import Refuse as Refuse
 from cometmq.answers import Replace as Replace
+from cometmq.batch.compression import Codec as Codec
 from cometmq.environment import Buffer, Environment
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ class Storage(Protocol):
 
     def begin(self, base: int) -> None:
         """Start a new active segment at `base` (the end of what is there). Takes the reserve if
-        the disk is full. Raises NoSpace."""
+        the disk is full. Raises NoSpace, or DiskRefused when no new file can be made; then
+        what was active still is."""
 
     def allocate(self, end: int, *, urgent: bool = False) -> None:
         """Make sure that space up to position `end` of the active segment is really there, in
-        steps. `urgent` (control batches) may take the reserve. Raises NoSpace; nothing changed."""
+        steps. `urgent` (control batches) may take the reserve. Raises NoSpace, or OSError when the
+        file system refuses it for another reason; nothing changed."""
 
     def write(self, position: int, buffers: Sequence[Buffer]) -> None:
         """One gathered write at `position`, the end of what was written so far. Raises OSError."""

@@ -15,7 +15,7 @@ from cometmq import Admin, Message, Producer, PullConsumer
 from cometmq.batch import encode_messages
 from cometmq.batch.layout import SEALED_AT, seal
 from cometmq.client.batching import SendResult
-from cometmq.errors import Closed, ConfigError, Fenced, OutcomeUnknown, Refused
+from cometmq.errors import Closed, ConfigError, Fenced, OutcomeUnknown, Refused, Unreadable
 from cometmq.message import UnreadableMessage
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import ScriptedBroker
@@ -155,21 +155,42 @@ def test_a_topic_made_again_under_a_consumer_is_read_after_a_seek_or_an_assign(
             assert consumer.committed() == {("t", 0): 1}
 
 
-def test_a_batch_that_this_release_can_not_decompress_does_not_jam_its_queue() -> None:
-    scripted = ScriptedBroker(queues=1)
+def put_poisoned(scripted: ScriptedBroker, codec: int) -> None:
+    """A batch that says it is compressed and is not, under a good CRC, and one behind it."""
     compressed = encode_messages("t", 0, [(0, b"x", "", (), {})] * 3)
-    compressed[SEALED_AT] |= 1
+    compressed[SEALED_AT] |= codec
     seal(compressed)
     scripted.put("t", 0, compressed)
     scripted.put("t", 0, encode_messages("t", 0, [(0, b"after", "", (), {})]))
+
+
+@pytest.mark.parametrize(("codec", "name"), [(1, "zstd"), (2, "lz4")])
+def test_a_batch_that_can_not_be_decompressed_does_not_jam_its_queue(codec: int, name: str) -> None:
+    scripted = ScriptedBroker(queues=1)
+    put_poisoned(scripted, codec)
     seen: list[UnreadableMessage] = []
     with PullConsumer(
         "scripted://x", topic="t", connect=scripted.connect, unreadable=seen.append
     ) as consumer:
         (message,) = consumer.poll(timeout=10)
         assert (message.body, message.offset) == (b"after", 3)
-    assert [message.offset for message in seen] == [0, 1, 2]
-    assert "compressed with zstd" in seen[0].reason
+    assert [(message.topic, message.queue, message.offset) for message in seen] == [
+        ("t", 0, offset) for offset in range(3)
+    ]
+    assert f"no {name}" in seen[0].reason
+
+
+def test_who_wants_to_hear_of_it_is_told_where_it_lies() -> None:
+    scripted = ScriptedBroker(queues=1)
+    put_poisoned(scripted, 2)
+    with PullConsumer(
+        "scripted://x", topic="t", connect=scripted.connect, unreadable="raise"
+    ) as consumer:
+        with pytest.raises(Unreadable, match="offset 0 of queue 0 of t.* no lz4") as error:
+            consumer.poll(timeout=10)
+        assert (error.value.topic, error.value.queue, error.value.next_offset) == ("t", 0, 1)
+        consumer.seek(3)
+        assert [message.body for message in consumer.poll(timeout=10)] == [b"after"]
 
 
 async def _send(producer: cometmq.aio.Producer) -> int:

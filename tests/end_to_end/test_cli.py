@@ -107,3 +107,15 @@ def test_listening_beyond_loopback_is_refused(tmp_path: Path) -> None:
     done = run_mq("run", "--data", str(tmp_path), "--listen", "tcp://0.0.0.0:0")
     assert done.code == 1
     assert "insecure" in done.err
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_lines_come_out_as_they_went_in(compression: str, broker: BrokerProcess) -> None:
+    address, topic = broker.address, f"packed-{compression}"
+    run_mq("topic", "create", topic, "--queues", "1", address=address).ok()
+    text = b"".join(b'{"order": %d, "state": "paid"}\n' % number for number in range(2_000))
+    options = ("--compression", compression, "--compression-level", "5")
+    run_mq("produce", topic, *options, address=address, text=text).ok()
+    assert run_mq("consume", topic, address=address).ok() == text
+    used = json.loads(run_mq("topic", "describe", topic, "--json", address=address).ok())
+    assert 0 < used["size_bytes"] < len(text) / 2

@@ -8,9 +8,12 @@ from itertools import accumulate
 
 import msgspec
 
+from cometmq.batch.compression import Codec, plain_records
 from cometmq.batch.encode import RecordTuple
 from cometmq.batch.layout import ARRAY_HEADER, CODECS, Kind, bad
 from cometmq.batch.view import Batch
+from cometmq.environment import Buffer
+from cometmq.errors import BatchError
 from cometmq.message import Origin, ReceivedMessage, Record, UnreadableMessage
 
 _all_messages = msgspec.msgpack.Decoder(list[ReceivedMessage])
@@ -23,22 +26,25 @@ _UNDECODABLE = (msgspec.DecodeError, RecursionError)
 
 
 def decode_messages(
-    batch: Batch, origin: Origin, *, first_offset: int = 0
+    batch: Batch, origin: Origin, *, first_offset: int = 0, codec: Codec | None = None
 ) -> Sequence[ReceivedMessage | UnreadableMessage]:
     """The messages of a batch from `first_offset` on, each with its offset and `origin`.
 
-    A record that can't be decoded is an UnreadableMessage in its place, and so is every one of a
-    compressed batch. The CRCs are the caller's to verify. Raises BatchError for a control batch.
+    A compressed batch needs its `codec`. A record that can't be decoded is an UnreadableMessage in
+    its place, and so is every one of a batch that can't be decompressed. The CRCs are the caller's
+    to verify. Raises BatchError for a control batch, and for a compressed one without a codec.
     """
-    if batch.codec and batch.kind == Kind.MESSAGES:
-        return _unreadable(batch, origin, first_offset)
-    _check_readable(batch)
+    _check_readable(batch, codec)
+    try:
+        records = plain_records(batch, codec)
+    except BatchError as error:
+        return _unreadable(batch, origin, first_offset, str(error))
     deltas = batch.offset_deltas
     begin = bisect_left(deltas, first_offset - batch.base_offset)
     try:
-        messages = _all_messages.decode(batch.records)
+        messages = _all_messages.decode(records)
     except _UNDECODABLE:
-        return _decode_each(batch, origin, begin)
+        return _decode_each(batch, records, origin, begin)
     if begin:
         del messages[:begin]
     offsets: Sequence[int] = range(batch.base_offset + begin, batch.next_offset)
@@ -50,38 +56,39 @@ def decode_messages(
     return messages
 
 
-def decode_records(batch: Batch) -> Sequence[RecordTuple]:
-    """The records as `encode_messages` and `amend` take them.
+def decode_records(batch: Batch, *, codec: Codec | None = None) -> Sequence[RecordTuple]:
+    """The records as `encode_messages` and `amend` take them; a compressed batch needs its `codec`.
 
-    Raises BatchError when one can't be decoded, and for a control batch or a compressed one.
+    Raises BatchError when one can't be decoded, for a control batch, and for a compressed batch
+    that can't be decompressed.
     """
-    _check_readable(batch)
+    _check_readable(batch, codec)
     try:
-        return _all_tuples.decode(batch.records)
+        return _all_tuples.decode(plain_records(batch, codec))
     except _UNDECODABLE as error:
         raise bad("records", f"undecodable ({error})", "arrays of five fields") from error
 
 
-def _check_readable(batch: Batch) -> None:
+def _check_readable(batch: Batch, codec: Codec | None) -> None:
     if batch.kind != Kind.MESSAGES:
         raise bad("kind", batch.kind, "0, messages")
-    if batch.codec:
-        raise bad("codec", CODECS[batch.codec], "none: this release decodes no compression")
+    if batch.codec and codec is None:
+        raise bad("codec", CODECS[batch.codec], "none, where records are read without a codec")
 
 
-def _unreadable(batch: Batch, origin: Origin, first_offset: int) -> list[UnreadableMessage]:
-    reason = f"compressed with {CODECS[batch.codec]}, which this release can't decode"
+def _unreadable(
+    batch: Batch, origin: Origin, first_offset: int, reason: str
+) -> list[UnreadableMessage]:
     offsets = (batch.base_offset + delta for delta in batch.offset_deltas)
     return [UnreadableMessage(at, origin, reason) for at in offsets if at >= first_offset]
 
 
 def _decode_each(
-    batch: Batch, origin: Origin, begin: int
+    batch: Batch, records: Buffer, origin: Origin, begin: int
 ) -> list[ReceivedMessage | UnreadableMessage]:
     """Decode by the table's lengths, and without the elements that the format doesn't know."""
     messages: list[ReceivedMessage | UnreadableMessage] = []
     ends = list(accumulate(batch.lengths, initial=ARRAY_HEADER.size))
-    records = batch.records
     deltas = batch.offset_deltas
     for place in range(begin, batch.count):
         offset = batch.base_offset + deltas[place]

@@ -59,6 +59,7 @@ BATCH_BYTES_MAX = 16 << 20
 
 CODEC_MASK = 0x0F
 CODECS = ("none", "zstd", "lz4")
+"""What the numbers in the format mean. The bytes of each are in docs/format.md."""
 HAS_PRODUCER = 1 << 4
 HAS_DELIVER_AT = 1 << 5
 HAS_KEY_HASHES = 1 << 6

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from cometmq import protocol
 from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
-from cometmq.batch.layout import CODECS
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
@@ -139,12 +138,6 @@ class Sends:
         verify_producer(batch)
         if batch.kind:
             raise BatchError(f"a batch of kind {batch.kind}: only messages (kind 0) can be sent")
-        if batch.codec:
-            # Nobody could read it: every consumer of its queue would stumble.
-            raise BatchError(
-                f"a batch compressed with {CODECS[batch.codec]}, which no plugin of this broker "
-                "knows: send it uncompressed"
-            )
         return batch
 
     def _destination(self, request: Request, batch: Batch, incarnation: int) -> TopicChange:

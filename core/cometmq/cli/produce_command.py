@@ -111,6 +111,10 @@ class Tally:
 )
 @click.option("--sharding-key", help="Same key, same queue, order kept (form `lines`).")
 @click.option("--level", type=click.Choice(["memory", "disk", "quorum"]), help="Ack level.")
+@click.option("--compression", metavar="zstd|lz4", help="Compress the batches.")
+@click.option(
+    "--compression-level", type=int, metavar="N", help="Smaller or faster, as the codec counts."
+)
 @connect_option
 @timeout_option
 @json_option
@@ -123,6 +127,8 @@ def produce(
     properties: tuple[str, ...],
     sharding_key: str | None,
     level: Level | None,
+    compression: str | None,
+    compression_level: int | None,
     connect: str,
     timeout_s: float,
     as_json: bool,
@@ -144,7 +150,15 @@ def produce(
     with ExitStack() as stack:
         source = stack.enter_context(open(file, "rb")) if file else _stdin()
         stack.callback(progress.close)
-        producer = stack.enter_context(Producer(connect, level=level, send_timeout=timeout_s))
+        producer = stack.enter_context(
+            Producer(
+                connect,
+                level=level,
+                send_timeout=timeout_s,
+                compression=compression,
+                compression_level=compression_level,
+            )
+        )
         for number, line in _lines(source):
             try:
                 tally.sent(number, producer.send_soon(message_of(line)), len(line))

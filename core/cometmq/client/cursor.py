@@ -15,8 +15,10 @@ from cometmq.batch import (
     verify_broker,
     verify_producer,
 )
+from cometmq.batch.compression import Codec
 from cometmq.client.calls import Call
-from cometmq.errors import BatchError, CometError
+from cometmq.client.codecs import codec_for
+from cometmq.errors import BatchError, CometError, ConfigError, Unreadable
 from cometmq.message import Origin, ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Token
 
@@ -129,7 +131,8 @@ class Cursor:
         """Up to `most` messages of one batch; moves the place behind them.
 
         Empty when nothing is there. Raises BatchError for a batch whose bytes are not what the
-        broker stored; the place stays before it.
+        broker stored, Unreadable for one that needs a codec which is not installed; the place
+        stays before it.
         """
         if self.decoded is None and not self._decode_next(log_id):
             return ()
@@ -189,7 +192,8 @@ class Cursor:
                 batch.incarnation,
                 log_id,
             )
-            messages = decode_messages(batch, origin, first_offset=self.place.offset)
+            codec = self._codec_for(batch)
+            messages = decode_messages(batch, origin, first_offset=self.place.offset, codec=codec)
             behind = Place(max(batch.next_offset, self.place.offset), batch.epoch)
             if messages:
                 self.decoded = (messages, 0, behind)
@@ -207,6 +211,19 @@ class Cursor:
                 f"a batch for queue {batch.queue} of incarnation {batch.incarnation} came for "
                 f"queue {self.queue} of {self.topic}, incarnation {self.incarnation}"
             )
+
+    def _codec_for(self, batch: Batch) -> Codec | None:
+        try:
+            return codec_for(batch.codec)
+        except ConfigError as error:
+            # No policy skips it: the messages are good, and another reader can read them.
+            raise Unreadable(
+                f"offsets {batch.base_offset} to {batch.next_offset - 1} of queue {self.queue} of "
+                f"{self.topic} can't be read here: {error}",
+                topic=self.topic,
+                queue=self.queue,
+                next_offset=batch.next_offset,
+            ) from error
 
     def pass_marks(self) -> None:
         """At the end of an answer its place, with its epoch, becomes ours."""

@@ -16,6 +16,7 @@ import msgspec
 
 from cometmq.batch import BatchError, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, TopicState
+from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.room import Room
@@ -49,6 +50,8 @@ class ProducerOptions(msgspec.Struct, frozen=True):
     buffer_bytes: int = 32 << 20
     when_full: Literal["block", "raise"] = "block"
     send_timeout: float = 30.0
+    compression: str | None = None
+    compression_level: int | None = None
 
     def __post_init__(self) -> None:
         check_level(self.level)
@@ -59,6 +62,7 @@ class ProducerOptions(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: a number above 0 is wanted")
         if not self.linger_ms >= 0:
             raise ConfigError(f"linger_ms={self.linger_ms!r}: a number from 0 up is wanted")
+        shrinker(self.compression, self.compression_level)  # raises what a producer can't have
 
 
 class Accumulator:
@@ -79,6 +83,7 @@ class Accumulator:
         self.topics: dict[str, TopicState] = {}
         self.sticky: dict[str, Batch] = {}
         """Topic to the open batch for messages without key and level: the fast path."""
+        self._shrink = shrinker(options.compression, options.compression_level)
         self._owner = owner
         self._lock = lock
         self._room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
@@ -164,7 +169,7 @@ class Accumulator:
         if message.sharding_key is None:
             state.next_queue = (queue + 1) % state.route.queues
         record = record_of(self._wall_ms(), body, message)
-        buffer = encode_messages(message.topic, queue, [record])
+        buffer = self._shrink(encode_messages(message.topic, queue, [record]))
         header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
         call = self.engine.call(Operation.SEND, header, Empty, deadline_s, [buffer])
         call.one_way = True
@@ -239,9 +244,10 @@ class Accumulator:
         batch.topic.in_flight += 1
         try:
             number = self.sender.number(batch)
-            batch.buffer = encode_messages(
+            plain = encode_messages(
                 batch.topic.route.topic, batch.queue, batch.sealed, producer=number
             )
+            batch.buffer = self._shrink(plain)
             batch.number = number
         except (BatchError, TypeError, ValueError, OverflowError) as error:
             batch.fail(Refused(f"messages that can't be encoded: {error}", "BAD_BATCH"))

@@ -35,6 +35,9 @@ class Taker:
         except BatchError as error:
             self._suspect(cursor, error)
             return None
+        except Unreadable as error:
+            cursor.stop(error)
+            return None
         if not messages:
             return None
         if UnreadableMessage in set(map(type, messages)):

@@ -6,7 +6,16 @@ import msgspec
 import pytest
 from topic_guard import TopicGuard, TopicGuardOptions
 
-from cometmq.batch import Batch, decode_records, encode_messages, parse, verify_producer
+from cometmq.batch import (
+    Batch,
+    RecordTuple,
+    decode_records,
+    encode_messages,
+    parse,
+    verify_producer,
+)
+from cometmq.batch.compression import compress
+from cometmq.client.codecs import make_codec
 from cometmq.interfaces import Refuse, Replace
 
 
@@ -62,6 +71,19 @@ def test_a_batch_with_a_forbidden_tag_is_refused() -> None:
     plugin = guard(forbidden_tags=["debug"])
     assert isinstance(plugin.before_append(BOB, batch("orders", "paid", "debug")), Refuse)
     assert plugin.before_append(BOB, batch("orders", "paid")) is None
+
+
+def test_what_it_has_to_read_must_not_be_compressed() -> None:
+    plugin = guard(forbidden_tags=["debug"], signed=["audit"])
+    zeros: list[RecordTuple] = [(0, bytes(1000), tag, (), {}) for tag in ("paid", "debug")]
+
+    def compressed(topic: str, *records: RecordTuple) -> Batch:
+        return parse(compress(encode_messages(topic, 0, records), "zstd", make_codec("zstd")))
+
+    assert plugin.before_append(BOB, compressed("orders", zeros[0])) is None
+    for topic, records in (("orders", zeros), ("audit", zeros[:1])):
+        refused = plugin.before_append(BOB, compressed(topic, *records))
+        assert isinstance(refused, Refuse) and "without compression" in refused.reason
 
 
 def test_messages_of_a_signed_topic_bear_the_senders_name() -> None:

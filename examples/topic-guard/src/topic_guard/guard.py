@@ -79,10 +79,17 @@ class TopicGuard(Plugin):
     @hookimpl
     def before_append(self, session: SessionInfo, batch: Batch) -> Refuse | Replace | None:
         """Refuse batches with a forbidden tag; sign those of signed topics."""
+        signed = _matches(batch.topic, self._options.signed)
+        if not signed and not self._may_be_forbidden(batch):
+            return None
+        if batch.codec:
+            return Refuse(
+                f"messages for {batch.topic} are looked into here; send them without compression"
+            )
         tag = self._forbidden_tag(batch)
         if tag:
             return Refuse(f"tag {tag} is forbidden in topic {batch.topic}; use another tag")
-        if not _matches(batch.topic, self._options.signed):
+        if not signed:
             return None
         sender = {SENDER: _name(session)}
         records = [
@@ -91,10 +98,13 @@ class TopicGuard(Plugin):
         ]
         return Replace(amend(batch, records=records))
 
-    def _forbidden_tag(self, batch: Batch) -> str | None:
+    def _may_be_forbidden(self, batch: Batch) -> bool:
         """The table has a hash of each tag, so that nothing is decoded; two tags may share one,
         so what it finds is looked at."""
-        if self._forbidden.keys().isdisjoint(batch.tag_hashes):
+        return not self._forbidden.keys().isdisjoint(batch.tag_hashes)
+
+    def _forbidden_tag(self, batch: Batch) -> str | None:
+        if not self._may_be_forbidden(batch):
             return None
         tags = {record[2] for record in decode_records(batch)}
         return next((tag for tag in self._forbidden.values() if tag in tags), None)
