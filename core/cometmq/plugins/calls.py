@@ -75,7 +75,7 @@ class HookCall:
             "method": implementation.function,
             "blame": self.blame,
         }
-        exec(compile(source, f"<{self.candidate.name}.{self.hook}>", "exec"), scope)
+        exec(compile(source, f"<hook {self.candidate.name}.{self.hook}>", "exec"), scope)
         function: Callable[..., Any] = scope["call"]
         function.__qualname__ = f"{self.candidate.name}.{self.hook}"
         # So that who judges an answer on the message path can name and count who gave it.
