@@ -119,3 +119,23 @@ def test_compressed_lines_come_out_as_they_went_in(compression: str, broker: Bro
     assert run_mq("consume", topic, address=address).ok() == text
     used = json.loads(run_mq("topic", "describe", topic, "--json", address=address).ok())
     assert 0 < used["size_bytes"] < len(text) / 2
+
+
+@pytest.mark.parametrize("member", [(), ("--group", "g")])
+def test_consume_without_the_package_says_which_and_ends(
+    member: tuple[str, ...], broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, topic = broker.address, f"no-package-{len(member)}"
+    run_mq("topic", "create", topic, "--queues", "1", address=address).ok()
+    run_mq("produce", topic, address=address, text=b"plain\n").ok()
+    line = b"z" * 1000 + b"\n"
+    run_mq("produce", topic, "--compression", "lz4", address=address, text=line).ok()
+    (tmp_path / "lz4.py").write_text("raise ImportError('it is not here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = run_mq("consume", topic, *member, address=address)
+    assert (done.code, done.out) == (1, b"plain\n")
+    assert "offsets 1 to 1 of queue 0 of" in done.err
+    assert "(it is not here): pip install 'cometmq[lz4]'" in done.err
+    monkeypatch.delenv("PYTHONPATH")
+    expected = line if member else b"plain\n" + line
+    assert run_mq("consume", topic, *member, address=address).ok() == expected

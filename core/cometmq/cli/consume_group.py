@@ -13,7 +13,7 @@ from cometmq.cli.output import Progress
 from cometmq.client.admin import Admin
 from cometmq.client.group_consumer import Consumer
 from cometmq.client.handout import HeldMessage
-from cometmq.errors import CometError
+from cometmq.errors import CometError, Damaged, Unreadable
 
 POLL_S = 0.2
 FLUSH_MESSAGES = 1000
@@ -26,6 +26,8 @@ class GroupPrinter:
         self, consumer: Consumer, admin: Admin, group: str, topic: str, as_json: bool
     ) -> None:
         self.messages = 0
+        self.stopped: CometError | None = None
+        """Why a queue that this member holds is read no further."""
         self._consumer = consumer
         self._admin = admin
         self._group = group
@@ -77,10 +79,14 @@ class GroupPrinter:
 
     def _through(self, ends: dict[int, int]) -> bool:
         """Whether the group, all its members together, has finished everything before `ends`.
-        Raises Retryable when the broker is gone."""
+        Raises Retryable when the broker is gone, and what stopped a queue that is not through."""
         self._consumer.commit()
         committed = self._admin.committed(self._group, self._topic)
-        return all((committed.get(queue) or 0) >= end for queue, end in ends.items())
+        if all((committed.get(queue) or 0) >= end for queue, end in ends.items()):
+            return True
+        if self.stopped is not None:
+            raise self.stopped
+        return False
 
 
 def consume_as_member(
@@ -98,15 +104,18 @@ def consume_as_member(
 ) -> None:
     """Join `group`, print messages of `topic`, leave; `polled` as in `print_until`.
 
-    Raises Refused, Retryable.
+    Raises Refused, Retryable, and without `follow` Damaged and Unreadable.
     """
 
     def warn(error: CometError) -> None:
-        click.echo(f"mq: {error}", err=True)
+        if isinstance(error, Damaged | Unreadable) and not follow:
+            printer.stopped = error
+        else:
+            click.echo(f"mq: {error}", err=True)
 
     described = admin.describe_topic(topic)
     ends = {info.queue: info.max_offset for info in described.queues}
     with Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn) as consumer:
-        consumer.subscribe(topic, tags=tags)
         printer = GroupPrinter(consumer, admin, group, topic, as_json)
+        consumer.subscribe(topic, tags=tags)
         printer.print_until(count, None if follow else ends, polled)
