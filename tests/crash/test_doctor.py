@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cometmq.cli import cli
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.log.segment_index import OpenSegment
 from cometmq.real_environment import RealEnvironment
+from cometmq.testing.process import MQ
 from cometmq_plugins.group_commit import GroupCommit
 from cometmq_plugins.segments import SegmentStorage
 
@@ -163,6 +165,18 @@ def test_a_healthy_folder(data: Path) -> None:
     found = doctor(data)
     assert (found["starts"], serious(found)) == ("writes", [])
     assert "the next start serves reads and writes" in mq("doctor", str(data)).stdout
+
+
+@pytest.mark.parametrize(("limit", "warned"), [("500:600", True), ("500:11000", False)])
+def test_a_limit_on_open_files_that_is_too_low(data: Path, limit: str, warned: bool) -> None:
+    """What `mq run` could raise is not too low."""
+    done = subprocess.run(
+        ["prlimit", f"--nofile={limit}", *MQ, "doctor", str(data), "--json"],
+        capture_output=True,
+        check=True,
+    )
+    said = [c["text"] for c in json.loads(done.stdout)["complaints"] if c["severity"] == "warning"]
+    assert any("may open 600 files" in text for text in said) == warned, said
 
 
 def test_looking_changes_nothing(data: Path) -> None:

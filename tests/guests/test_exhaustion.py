@@ -61,14 +61,18 @@ def works(address: str, count: int = 3) -> None:
 
 def test_few_descriptors_cost_new_connections_and_nobody_else(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, prefix=("prlimit", "--nofile=64:64")) as broker:
+        assert "may open 64 files, enough for 16 connections" in broker.log.read_text()
         works(broker.address)
         with Producer(broker.address, send_timeout=PATIENCE_S) as old:
             old.send(Message("works", b"before", sharding_key="one"))
             peers = [ZmtpPeer(broker.address) for _ in range(150)]
             try:
-                for _ in range(5):
-                    time.sleep(0.1)  # it goes on trying to accept meanwhile
-                    old.send(Message("works", b"meanwhile", sharding_key="one"))
+                time.sleep(0.3)
+                old.send(Message("works", b"meanwhile", sharding_key="one"))
+                used_s = cpu_s(broker)
+                time.sleep(1.0)
+                spent_s = cpu_s(broker) - used_s
+                assert spent_s < 0.3, "it burns a core while it can't accept"
             finally:
                 for peer in peers:
                     peer.close()
@@ -76,6 +80,39 @@ def test_few_descriptors_cost_new_connections_and_nobody_else(tmp_path: Path) ->
         works(broker.address)
         assert broker.stop() == 0
         run_mq("log", "verify", str(broker.data)).ok()
+
+
+def test_a_crowd_that_comes_again_and_again_costs_little_while_descriptors_are_few(
+    tmp_path: Path,
+) -> None:
+    """Each time some wait to be accepted; the broker has descriptors left for files all the while,
+    and serves a newcomer as soon as there is room."""
+    with BrokerProcess(tmp_path, prefix=("prlimit", "--nofile=128:128")) as broker:
+        with Producer(broker.address, send_timeout=PATIENCE_S) as old:
+            for _ in range(5):
+                peers = [ZmtpPeer(broker.address) for _ in range(300)]
+                old.send(Message("works", b"meanwhile", sharding_key="one"))
+                time.sleep(0.2)
+                taken = len(os.listdir(f"/proc/{broker.pid}/fd"))
+                assert taken < 128, "none is left for the log"
+                for peer in peers:
+                    peer.close()
+            works(broker.address)
+        assert broker.stop() == 0
+
+
+def test_the_limit_on_open_files_is_raised_as_far_as_it_may_be(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, prefix=("prlimit", "--nofile=64:20000")) as broker:
+        limits = Path(f"/proc/{broker.pid}/limits").read_text()
+        assert limits.partition("Max open files")[2].split()[:2] == ["20000", "20000"]
+        log = broker.log.read_text()
+        assert "raised from 64 to 20000" in log and "limits.connections" not in log
+
+
+def cpu_s(broker: BrokerProcess) -> float:
+    """Processor time that it has used."""
+    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_memory_limit_is_kept_under_a_load_that_no_reader_takes(tmp_path: Path) -> None:

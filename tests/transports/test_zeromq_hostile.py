@@ -16,6 +16,7 @@ from cometmq.real_environment import RealEnvironment
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport, connect
+from cometmq_transports.zeromq.descriptors import Spare
 from cometmq_transports.zeromq.listener import SPARE_CONNECTIONS, RouterListener
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -230,6 +231,46 @@ def test_connections_beyond_the_limit_are_dropped(listen: Listen, receiver: Rece
         assert late.ask(b"room again") == [b"room again"]
     for caller in callers:
         caller.channel.close()
+
+
+def test_connections_that_take_the_last_descriptors_are_dropped(
+    listen: Listen, receiver: ReceiverThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen()
+    with call(listener) as caller:
+        caller.ask(b"hello")
+        monkeypatch.setattr("cometmq_transports.zeromq.connections.ceiling", lambda: 0)
+        late = [connect_raw(listener.address) for _ in range(20)]
+        assert all(ended(connection) for connection in late)
+        assert listener.counters == {"few_descriptors": 20}
+        assert caller.ask(b"still here") == [b"still here"]
+        monkeypatch.undo()
+        with call(listener) as other:
+            assert other.ask(b"room again") == [b"room again"]
+
+
+def test_what_is_looked_at_is_the_connection_that_was_meant() -> None:
+    spare = Spare()
+    ours, theirs = socket.socketpair()
+    inode = os.fstat(ours.fileno()).st_ino
+    before = len(os.listdir("/proc/self/fd"))
+    with spare.copy(ours.fileno(), inode) as found:
+        assert found is not None
+        found.sendall(b"x")
+        assert theirs.recv(10) == b"x"
+        assert len(os.listdir("/proc/self/fd")) == before, "it took another descriptor"
+    with spare.copy(theirs.fileno(), inode) as found:
+        assert found is None
+    with open(os.devnull) as file:
+        with spare.copy(file.fileno(), os.fstat(file.fileno()).st_ino) as found:
+            assert found is None, "no socket"
+    number = ours.fileno()
+    ours.close()
+    with spare.copy(number, inode) as found:
+        assert found is None
+    assert theirs.recv(10) == b"", "the copy was kept"
+    theirs.close()
+    spare.close()
 
 
 def test_descriptors_are_given_back(listen: Listen, receiver: ReceiverThread) -> None:

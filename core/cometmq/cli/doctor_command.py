@@ -9,9 +9,10 @@ import click
 import msgspec
 
 from cometmq.cli.composing import read_settings, settings_options
+from cometmq.cli.descriptors import highest_limit, shortage
 from cometmq.cli.output import json_option, print_json
 from cometmq.interfaces import Storage
-from cometmq.log.diagnosis import Diagnosis, diagnose, repair
+from cometmq.log.diagnosis import Complaint, Diagnosis, diagnose, repair
 from cometmq.plugins import compose
 from cometmq.real_environment import RealEnvironment
 
@@ -37,7 +38,8 @@ def doctor(
     in DIR/cut. Stop the broker first. Exit code 0 when there is no error (any more).
     """
     folder = os.path.abspath(folder)
-    composition = compose(read_settings(path, names))
+    config = read_settings(path, names)
+    composition = compose(config)
     environment = RealEnvironment()
 
     def storage() -> Storage:
@@ -52,6 +54,9 @@ def doctor(
             diagnosis = diagnose(environment.files, storage(), folder)
     finally:
         environment.threads.close()
+    note = shortage(config, highest_limit())
+    if note:
+        diagnosis.complaints.append(Complaint("warning", note))
     _print(diagnosis, done, as_json)
     if not diagnosis.healthy:
         sys.exit(1)

@@ -11,10 +11,13 @@ from typing import Any
 import click
 
 from cometmq.broker import Broker
+from cometmq.cli.descriptors import fitted, raise_limit, shortage
 from cometmq.cli.output import json_option, print_json
 from cometmq.config import Config, load_config
 from cometmq.plugins import compose
 from cometmq.real_environment import RealEnvironment
+
+logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -72,10 +75,15 @@ def run(
         "plugins": plugins or None,
     }
     given = {key: value for key, value in overrides.items() if value is not None}
-    asyncio.run(_serve(load_config(config_path, os.environ, given), as_json))
+    config = load_config(config_path, os.environ, given)
+    descriptors = raise_limit()
+    note = shortage(config, descriptors)
+    if note:
+        logger.warning("%s", note)
+    asyncio.run(_serve(fitted(config, descriptors), as_json, [note] if note else []))
 
 
-async def _serve(config: Config, as_json: bool) -> None:
+async def _serve(config: Config, as_json: bool, notes: list[str]) -> None:
     """Start, tell, wait for the end, stop. A start that fails leaves nothing running."""
     stop = asyncio.Event()
     before = _on_signals(asyncio.get_running_loop(), stop)
@@ -83,10 +91,11 @@ async def _serve(config: Config, as_json: bool) -> None:
     broker = Broker(config, environment, compose(config))
     try:
         await broker.start()
+        lines = [*broker.banner(), *notes]
         if as_json:
-            print_json({"addresses": broker.addresses, "lines": broker.banner()})
+            print_json({"addresses": broker.addresses, "lines": lines})
         else:
-            for line in broker.banner():
+            for line in lines:
                 click.echo(line)
         await _first(stop.wait(), broker.failed())
     finally:

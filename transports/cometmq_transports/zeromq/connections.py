@@ -4,12 +4,14 @@ A ROUTER says neither when a peer left, nor can it be told to drop one. Two thin
 every message names the descriptor of the connection that it came by, and the socket's monitor
 reports the opening and closing of descriptors, in order. A connection is dropped by shutting down
 a duplicate of its descriptor, after making sure (by inode) that it is still the same connection;
-ZeroMQ's I/O thread then sees it end like any other.
+ZeroMQ's I/O thread then sees it end like any other. The monitor is not asked for what could not be
+accepted: while no descriptor is left that is news without end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket as sockets
 import struct
@@ -18,9 +20,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 import zmq
 
+from cometmq_transports.zeromq.descriptors import Spare, ceiling
 from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
 
+logger = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("=3i")
+_WARN_EVERY_S = 60.0
 
 
 class Opened(NamedTuple):
@@ -40,9 +45,9 @@ Owner = TypeVar("Owner")
 class Connections(Generic[Owner]):
     """Descriptors and their owners (who speaks over them).
 
-    `limit` connections may be open at once; what comes beyond is dropped before it can speak.
-    `counters` collects what went wrong, by reason. `leaving` collects the owners whose connection
-    is closed, until somebody takes them away.
+    `limit` connections may be open at once; what comes beyond is dropped before it can speak, and
+    so is what comes when descriptors run out. `counters` collects what went wrong, by reason.
+    `leaving` collects the owners whose connection is closed, until somebody takes them away.
     """
 
     def __init__(self, router: zmq.Socket[bytes], limit: int, counters: Counter[str]) -> None:
@@ -51,8 +56,10 @@ class Connections(Generic[Owner]):
         self._opened: dict[int, Opened] = {}
         self._owners: dict[int, Owner] = {}
         self.leaving: list[Owner] = []
-        events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_ACCEPT_FAILED
+        self._warned_s: float | None = None
+        events = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
         self._monitor = open_monitor(router, "monitor", events | HANDSHAKE_FAILED)
+        self._spare = Spare()
 
     def __len__(self) -> int:
         return len(self._opened)
@@ -63,7 +70,8 @@ class Connections(Generic[Owner]):
 
     def update(self, now_s: float) -> None:
         """Take in all that the monitor reported."""
-        surplus: set[int] = set()
+        surplus: dict[int, str] = {}
+        highest = ceiling()
         while True:
             try:
                 event, value = read_event(self._monitor)
@@ -71,19 +79,22 @@ class Connections(Generic[Owner]):
                 break
             if event == zmq.EVENT_ACCEPTED:
                 if len(self._opened) >= self._limit:
-                    surplus.add(value)
+                    surplus[value] = "too_many_connections"
+                elif value >= highest:
+                    surplus[value] = "few_descriptors"
                 self._opened[value] = Opened(value, _inode(value), now_s)
             elif event == zmq.EVENT_DISCONNECTED:
-                surplus.discard(value)
+                surplus.pop(value, None)
                 self._opened.pop(value, None)
                 owner = self._owners.pop(value, None)
                 if owner is not None:
                     self.leaving.append(owner)
             else:
-                failed = "accept_failed" if event == zmq.EVENT_ACCEPT_FAILED else "handshake_failed"
-                self._counters[failed] += 1
-        for descriptor in surplus:
-            self.refuse(descriptor, "too_many_connections")
+                self._counters["handshake_failed"] += 1
+        for descriptor, reason in surplus.items():
+            self.refuse(descriptor, reason)
+        if "few_descriptors" in surplus.values():
+            self._warn(now_s)
 
     def refuse(self, descriptor: int, reason: str) -> None:
         """Drop a connection that has no owner."""
@@ -91,7 +102,7 @@ class Connections(Generic[Owner]):
         if opened is not None and not opened.refused:
             self._opened[descriptor] = opened._replace(refused=True)
             self._counters[reason] += 1
-            drop(opened)
+            self.drop(opened)
 
     def adopt(self, descriptor: int, owner: Owner) -> Opened | None:
         """`owner` speaks over `descriptor`; None if that is closed again, and the owner leaving.
@@ -113,34 +124,41 @@ class Connections(Generic[Owner]):
             if opened.since_s < opened_before_s and opened.descriptor not in self._owners:
                 self.refuse(opened.descriptor, "silent")
 
+    def drop(self, opened: Opened) -> None:
+        """Shut a connection down, unless it is closed already."""
+        with self._spare.copy(opened.descriptor, opened.inode) as connection:
+            if connection is not None:
+                with contextlib.suppress(OSError):  # it ended by itself meanwhile
+                    connection.shutdown(sockets.SHUT_RDWR)
+
+    def name_of(self, opened: Opened, address: str) -> str:
+        """Who is at the other end, for people; `address` is ours."""
+        with self._spare.copy(opened.descriptor, opened.inode) as connection:
+            try:
+                return f"{address} (closed)" if connection is None else _peer(connection, address)
+            except OSError:
+                return f"{address} (closed)"
+
     def close(self) -> None:
         """Stop watching."""
         self._monitor.close()
+        self._spare.close()
+
+    def _warn(self, now_s: float) -> None:
+        if self._warned_s is None or now_s >= self._warned_s + _WARN_EVERY_S:
+            self._warned_s = now_s
+            logger.warning(
+                "new connections are dropped: descriptors run out, with %d connections open; those "
+                "are served; raise the limit (`ulimit -n`) or lower limits.connections",
+                len(self._opened),
+            )
 
 
-def drop(opened: Opened) -> None:
-    """Shut a connection down, unless it is closed already."""
-    connection = _duplicate(opened)
-    if connection is not None:
-        with connection, contextlib.suppress(OSError):  # it ended by itself meanwhile
-            connection.shutdown(sockets.SHUT_RDWR)
-
-
-def name_of(opened: Opened, address: str) -> str:
-    """Who is at the other end, for people; `address` is ours."""
-    connection = _duplicate(opened)
-    if connection is None:
-        return f"{address} (closed)"
-    with connection:
-        try:
-            if connection.family == sockets.AF_UNIX:
-                packed = connection.getsockopt(
-                    sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size
-                )
-                return f"{address} (process {_CREDENTIALS.unpack(packed)[0]})"
-            host, port = connection.getpeername()[:2]
-        except OSError:
-            return f"{address} (closed)"
+def _peer(connection: sockets.socket, address: str) -> str:
+    if connection.family == sockets.AF_UNIX:
+        packed = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
+        return f"{address} (process {_CREDENTIALS.unpack(packed)[0]})"
+    host, port = connection.getpeername()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -149,18 +167,3 @@ def _inode(descriptor: int) -> int:
         return os.fstat(descriptor).st_ino
     except OSError:
         return 0
-
-
-def _duplicate(opened: Opened) -> sockets.socket | None:
-    """A descriptor of our own, so that nobody can close it under us; None if it is another one."""
-    try:
-        copy = os.dup(opened.descriptor)
-    except OSError:
-        return None
-    try:
-        if os.fstat(copy).st_ino == opened.inode:
-            return sockets.socket(fileno=copy)
-    except OSError:
-        pass  # no socket: the number was taken by something else
-    os.close(copy)
-    return None

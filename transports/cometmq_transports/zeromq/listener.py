@@ -21,7 +21,7 @@ import zmq
 
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
-from cometmq_transports.zeromq.connections import Connections, drop, name_of
+from cometmq_transports.zeromq.connections import Connections
 from cometmq_transports.zeromq.frames import ready, receive_frames
 from cometmq_transports.zeromq.options import ZeromqOptions
 from cometmq_transports.zeromq.peer import RouterPeer
@@ -169,7 +169,8 @@ class RouterListener:
             return None
         peer = self._peers[route] = RouterPeer(self, self._router, route)
         peer.opened = self._connections.adopt(descriptor, peer)
-        peer.name = name_of(peer.opened, self.address) if peer.opened else self.address
+        opened = peer.opened
+        peer.name = self._connections.name_of(opened, self.address) if opened else self.address
         return peer
 
     def _rest(self, busy: bool) -> None:
@@ -228,7 +229,7 @@ class RouterListener:
         if peer.opened is None:
             self._connections.leaving.append(peer)
         elif not self._closed:
-            drop(peer.opened)
+            self._connections.drop(peer.opened)
 
     def _flush(self, count: int) -> bool:
         """Try the next `count` of the peers that have something queued; True if something went."""
