@@ -95,8 +95,10 @@ class Acceptor:
                     self._rest(error)
                     break
                 continue  # that one left before its turn came
-            connected.setblocking(False)
-            accepted.append((connected, self._name(connected, peer)))
+            try:
+                accepted.append((connected, self._set_up(connected, peer)))
+            except OSError:
+                connected.close()  # it left meanwhile
         return accepted
 
     def close(self) -> None:
@@ -121,7 +123,9 @@ class Acceptor:
                 error.strerror,
             )
 
-    def _name(self, connected: socket.socket, peer: object) -> str:
+    def _set_up(self, connected: socket.socket, peer: object) -> str:
+        """Make it ready for use; returns what to call it."""
+        connected.setblocking(False)
         if connected.family == socket.AF_UNIX:
             packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             return f"{self._address} (process {_CREDENTIALS.unpack(packed)[0]})"

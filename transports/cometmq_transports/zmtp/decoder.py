@@ -113,6 +113,7 @@ class Decoder:
             self._frame(self._body_flags, self._body, messages)
             self._body = None
             self._carried = 0
+            most -= 1
         end = self._carried + size
         at = self._parse(self._scratch[:end], 0, most, messages)
         self._rest = b"" if self.fault else bytes(self._scratch[at:end])

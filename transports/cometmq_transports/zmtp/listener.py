@@ -70,7 +70,7 @@ class ZmtpListener:
         self._sending: dict[Connection, None] = {}
         self._left: list[Connection] = []
         self._stepping = False
-        self._answered = False
+        self._answers = 0
         self._looking = False
         self._resting: Timer | None = None
         self._closing: asyncio.Event | None = None
@@ -90,7 +90,7 @@ class ZmtpListener:
 
     def wants_to_send(self, connection: Connection) -> bool:
         if self._stepping:
-            self._answered = True
+            self._answers += 1
             self._sending[connection] = None
         return self._stepping
 
@@ -135,7 +135,7 @@ class ZmtpListener:
         """Hear who has something to say, hand it up, send what is answered."""
         self._looking = False
         self._stepping = True
-        self._answered = False
+        self._answers = 0
         drain: list[tuple[Peer, Sequence[Buffer]]] = []
         try:
             self._hear(drain)
@@ -149,7 +149,7 @@ class ZmtpListener:
             self._announce()
             if self._unfinished:
                 self._look_soon()
-            elif drain and self._spin_s and self._answered:
+            elif self._spin_s and 0 < len(drain) <= self._answers:
                 self._spin()
 
     def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
@@ -171,7 +171,7 @@ class ZmtpListener:
                     callers.append(connection)
         share = max(1, len(callers))
         frames = max(SHARE_FRAMES_MIN, DRAIN_FRAMES // share)
-        size = max(SHARE_BYTES_MIN, DRAIN_BYTES // share)
+        size = max(SHARE_BYTES_MIN, min(DRAIN_BYTES // share, self.credit_bytes // 4))
         for connection in callers:
             if not connection.gone and not connection.paused:
                 self._read(connection, frames, size, drain)
@@ -212,8 +212,8 @@ class ZmtpListener:
             self._step()
 
     def _spin(self) -> None:
-        """Keep the loop from sleeping for a while. Only after a turn that was answered: a sync
-        that is awaited needs the interpreter for itself."""
+        """Keep the loop from sleeping for a while. Only after a turn that was answered as a whole:
+        a sync that is awaited needs the interpreter for itself."""
         if not self._spin_until_s:
             self._loop.call_soon(self._spinning)
         self._spin_until_s = self._clock.monotonic_s() + self._spin_s
