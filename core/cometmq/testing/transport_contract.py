@@ -271,7 +271,7 @@ class TransportContract:
                     caller.channel.wait(0.02)
             release()
             caller.send(b"%65536d" % sent)
-            receiver.until(lambda: len(receiver.messages) == sent + 1)
+            caller.until(lambda: len(receiver.messages) == sent + 1)
             assert [int(frames[0]) for _, frames in receiver.messages] == list(range(sent + 1))
 
     @pytest.mark.parametrize("frames", [[b"head", bytes(70_000)], [b"x"] * 17])

@@ -1,12 +1,14 @@
-"""ZeroMQ's protocol, ZMTP 3.1, spoken by the broker itself: `tcp://` and `ipc://`.
+"""ZeroMQ's protocol, ZMTP 3.1, spoken over plain sockets at both ends: `tcp://` and `ipc://`.
 
-Clients are those of the `zeromq` transport. From below: `wire` (bytes), `decoder` and `outbox`
-(bytes to messages and back, without a socket), `connection`, `acceptor`, `listener`, `plugin`.
+Each end also talks to the other one of the `zeromq` transport. From below: `wire` (bytes),
+`decoder` and `outbox` (bytes to messages and back, without a socket); the client's `channel`; the
+broker's `connection`, `acceptor`, `listener`, `plugin`.
 """
 
 from __future__ import annotations
 
+from cometmq_transports.zmtp.channel import connect
 from cometmq_transports.zmtp.options import ZmtpOptions
 from cometmq_transports.zmtp.plugin import ZmtpPlugin, ZmtpTransport
 
-__all__ = ["ZmtpOptions", "ZmtpPlugin", "ZmtpTransport"]
+__all__ = ["ZmtpOptions", "ZmtpPlugin", "ZmtpTransport", "connect"]

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from cometmq.environment import Buffer
 from cometmq.interfaces import Limits
 from cometmq_transports.zmtp.wire import (
+    BROKER,
     COMMAND,
     COMMAND_BYTES_MAX,
     FLAGS_MAX,
@@ -22,7 +23,7 @@ from cometmq_transports.zmtp.wire import (
     LONG,
     LONG_HEADER,
     MORE,
-    READY,
+    Side,
     answer,
     greeting_fault,
     ready_fault,
@@ -56,6 +57,7 @@ class Decoder:
         "_greeted",
         "_rest",
         "_scratch",
+        "_side",
         "_size",
         "fault",
         "pending",
@@ -64,9 +66,11 @@ class Decoder:
         "seen",
     )
 
-    def __init__(self, scratch: memoryview, limits: Limits) -> None:
-        """`scratch` is the shared buffer: whatever lies there is taken up by `came` at once."""
+    def __init__(self, scratch: memoryview, limits: Limits, side: Side = BROKER) -> None:
+        """`scratch` is the shared buffer: whatever lies there is taken up by `came` at once.
+        `side` is ours."""
         self._scratch = scratch
+        self._side = side
         self._frame_bytes = limits.frame_bytes
         self._frames_max = limits.frames
         self._bytes_max = max(limits.credit_bytes, limits.frame_bytes)
@@ -164,7 +168,7 @@ class Decoder:
         if self.fault or len(said) < GREETING_BYTES:
             return at
         self._greeted = True
-        self.replies.append(READY)
+        self.replies.append(self._side.ready)
         return at + GREETING_BYTES
 
     def _fault(self, flags: int, size: int) -> str:
@@ -212,7 +216,7 @@ class Decoder:
 
     def _command(self, content: bytes) -> None:
         if not self.ready:
-            self.fault = ready_fault(content)
+            self.fault = ready_fault(content, self._side.others)
             self.ready = not self.fault
             return
         reply = answer(content)

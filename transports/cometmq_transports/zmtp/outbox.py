@@ -17,6 +17,24 @@ BUFFER_COST_BYTES = 128
 GATHER_MAX = 256
 
 
+def gather(frames: Sequence[Buffer]) -> list[Buffer]:
+    """One message as it leaves. Large frames are not copied, so they must not be changed."""
+    gathered: list[Buffer] = []
+    last = len(frames) - 1
+    small: list[Buffer] = []
+    for number, frame in enumerate(frames):
+        size = len(frame)
+        small.append(header(size, MORE if number < last else 0))
+        if size < JOIN_BELOW_BYTES:
+            small.append(frame)
+        else:
+            gathered += (b"".join(small), frame)
+            small = []
+    if small:
+        gathered.append(b"".join(small))
+    return gathered
+
+
 class Outbox:
     """Buffers in the order in which they have to leave."""
 
@@ -32,19 +50,8 @@ class Outbox:
 
     def put(self, frames: Sequence[Buffer]) -> None:
         """Append one message. Large frames are not copied, so they must not be changed."""
-        last = len(frames) - 1
-        small: list[Buffer] = []
-        for number, frame in enumerate(frames):
-            size = len(frame)
-            small.append(header(size, MORE if number < last else 0))
-            if size < JOIN_BELOW_BYTES:
-                small.append(frame)
-            else:
-                self.put_raw(b"".join(small))
-                self.put_raw(frame)
-                small = []
-        if small:
-            self.put_raw(b"".join(small))
+        for data in gather(frames):
+            self.put_raw(data)
 
     def put_raw(self, data: Buffer) -> None:
         """Append bytes as they are."""

@@ -1,13 +1,13 @@
 """ZMTP 3.1 as it lies on the wire: greeting, commands, frames. Nothing here has a state.
 
-The reference is ZeroMQ RFC 37. Security mechanism is NULL; the sockets are a ROUTER here and what
-may talk to one there.
+The reference is ZeroMQ RFC 37. Security mechanism is NULL; the broker's end is a ROUTER, the
+client's a DEALER.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, NamedTuple
 
 MORE: Final = 1
 LONG: Final = 2
@@ -22,7 +22,6 @@ LONG_HEADER: Final = struct.Struct(">BQ")
 
 _LENGTH = struct.Struct(">I")
 _MECHANISM = slice(12, 32)
-_CALLERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 _PING_HEAD_BYTES = 7
 """The name, and a time to live, which is ours to ignore: sessions have heartbeats of their own."""
 _PING_CONTEXT_BYTES_MAX = 16
@@ -57,10 +56,25 @@ def _property(name: bytes, value: bytes) -> bytes:
     return bytes((len(name),)) + name + _LENGTH.pack(len(value)) + value
 
 
-READY: Final = command(b"READY", _property(b"Socket-Type", b"ROUTER") + _property(b"Identity", b""))
+class Side(NamedTuple):
+    """One of the two ends, as the handshake tells them apart."""
+
+    ready: bytes
+    """The command that ends its own handshake."""
+    others: frozenset[bytes]
+    """Socket types that it talks to."""
 
 
-def ready_fault(content: bytes) -> str:
+def _ready(kind: bytes) -> bytes:
+    return command(b"READY", _property(b"Socket-Type", kind) + _property(b"Identity", b""))
+
+
+READY: Final = _ready(b"ROUTER")
+BROKER: Final = Side(READY, frozenset((b"DEALER", b"REQ", b"ROUTER")))
+CLIENT: Final = Side(_ready(b"DEALER"), frozenset((b"ROUTER",)))
+
+
+def ready_fault(content: bytes, others: frozenset[bytes]) -> str:
     """The reason to refuse the command that has to end the other side's handshake, or nothing.
     What it calls itself is not looked at: nobody chooses a name here."""
     if not content.startswith(b"\x05READY"):
@@ -77,12 +91,12 @@ def ready_fault(content: bytes) -> str:
         if content[at + 1 : name_end].lower() == b"socket-type":
             kind = content[value_at:end]
         at = end
-    return "" if kind in _CALLERS else "wrong_socket_type"
+    return "" if kind in others else "wrong_socket_type"
 
 
 def answer(content: bytes) -> bytes | None:
-    """What to answer to a command between messages; nothing to most; None if none such may come
-    from a client."""
+    """What to answer to a command between messages; nothing to most; None if none such may
+    come."""
     if content.startswith(b"\x04PONG"):
         return b""
     context = content[_PING_HEAD_BYTES:]
