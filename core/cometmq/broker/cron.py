@@ -16,16 +16,18 @@ from tzlocal import get_localzone
 from cometmq.errors import ConfigError
 
 _TICK = timedelta(microseconds=1)
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class Cron:
-    """Five fields (minute, hour, day, month, day of the week) and a place."""
+    """Five fields (minute, hour, day, month, day of the week) and a place. The day of the week is
+    a name or a number from 0, Sunday; if a day of the month is given too, both must fit."""
 
     def __init__(self, fields: str, timezone: str = "UTC") -> None:
         """`timezone`: a name as in `Europe/Berlin`, or `local`. Raises ConfigError."""
         try:
             # UTC stands for the calendar of the place, where no time is left out or comes twice.
-            self._calendar = CronTrigger.from_crontab(fields, timezone=UTC)
+            self._calendar = CronTrigger.from_crontab(_with_named_days(fields), timezone=UTC)
         except ValueError as error:
             raise ConfigError(
                 f"cron is {fields!r} ({error}); give five fields as in '0 4 * * *'"
@@ -76,3 +78,22 @@ class Cron:
         while (at - minute).astimezone(self._zone).utcoffset() == offset:
             at -= minute
         return at
+
+
+def _with_named_days(fields: str) -> str:
+    """The line with names for the numbers of weekdays: APScheduler counts them from Monday, cron
+    from Sunday, which is 0 or 7. Raises ValueError."""
+    *others, weekdays = fields.split() or [""]
+    return " ".join([*others, ",".join(map(_named, weekdays.split(",")))])
+
+
+def _named(part: str) -> str:
+    span, slash, step = part.partition("/")
+    if not (slash or span.replace("-", "").isdigit()) or any(map(str.isalpha, span)):
+        return part
+    first, dash, last = ("0-6" if span == "*" else span).partition("-")
+    low, high = int(first), int(last) if dash else 6 if slash else int(first)
+    days = range(low, high + 1, int(step) if slash else 1)
+    if not 0 <= low <= high <= 7:
+        raise ValueError(f"{part!r} is no part of a week from 0 (Sunday) to 6, or 7 (Sunday)")
+    return ",".join(_DAYS[day % 7] for day in days)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from cometmq.environment import Clock
 from cometmq.log import Log
 from cometmq_plugins.cleanup.disk import Disk, DiskWatch
 from cometmq_plugins.cleanup.messages import Gone
 from cometmq_plugins.cleanup.options import CleanupOptions
-from cometmq_plugins.cleanup.retention import Retainer
+from cometmq_plugins.cleanup.retention import Key, Retainer
 from cometmq_plugins.cleanup.rules import (
     HOUR_MS,
     Mark,
@@ -27,6 +28,8 @@ from cometmq_plugins.cleanup.rules import (
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 logger = logging.getLogger(__name__)
+
+Wanted: TypeAlias = Callable[[], Awaitable[int | None]]
 
 REMEMBERED = 100
 """Of the segments that went last."""
@@ -77,10 +80,9 @@ class Cleaner:
             disk = self._look()
             if not (due or disk.mark):
                 return went
-            wanted = await self._retainer.wanted_from()
             while not (self._log.in_doubt or self._log.stopped):
                 others = self._others(disk)
-                removed = await self._remove_oldest(disk, wanted, due)
+                removed = await self._remove_oldest(disk, due)
                 if not removed:
                     if await self._close_last(disk):
                         continue
@@ -89,14 +91,19 @@ class Cleaner:
                 disk = await self._pause(others, sum(gone.size_bytes for gone in removed))
         return went
 
-    async def plan(self) -> list[Gone]:
-        """What a run at the time of the day for it would delete now."""
-        disk, wanted = self._watch.look(), await self._retainer.wanted_from()
+    async def plan(self, expired: Mapping[Key, int]) -> list[Gone]:
+        """What a run at the time of the day for it would delete now, once min offsets are raised
+        to `expired`."""
+        disk, wanted = self._watch.look(), await self._retainer.wanted_from(expired)
         segments = self._sealed()
+
+        async def known() -> int | None:
+            return wanted
+
         free, planned = disk.bytes_free, list[Gone]()
         for at, segment in enumerate(segments):
             mark = mark_of(used_percent(disk.bytes_total, free), self._options)
-            reason = await self._reason(segments[at:], mark, wanted, due=True)
+            reason = await self._reason(segments[at:], mark, known, due=True)
             if reason is None:
                 break
             planned.append(await self._told(segment, reason))
@@ -106,12 +113,14 @@ class Cleaner:
             planned.append(await self._told(last, "forced"))
         return planned
 
-    async def _remove_oldest(self, disk: Disk, wanted: int | None, due: bool) -> list[Gone]:
+    async def _remove_oldest(self, disk: Disk, due: bool) -> list[Gone]:
         """Delete the oldest segment if it has to go, or the fewest that can go at once: where a
         crash left a segment without a whole checkpoint, the log can't begin."""
         segments = self._sealed()
         removed: list[Gone] = []
         for at, segment in enumerate(segments):
+            # Asked each time: in a long run, people alter what is to be kept.
+            wanted = self._retainer.wanted_from
             reason = await self._reason(segments[at:], disk.mark, wanted, due=due)
             if reason is None:
                 return []
@@ -147,9 +156,10 @@ class Cleaner:
         return True
 
     async def _reason(
-        self, segments: Sequence[SegmentFacts], mark: Mark, wanted: int | None, *, due: bool
+        self, segments: Sequence[SegmentFacts], mark: Mark, wanted: Wanted, *, due: bool
     ) -> Reason | None:
-        """Why the first of these goes now."""
+        """Why the first of these goes now. `wanted` tells the position from which on topics keep
+        what is theirs."""
         if mark in ("forced", "refuse"):
             return reason_to_go(mark, due=due, old=False, held=False)
         if not due and mark != "space":
@@ -161,7 +171,8 @@ class Cleaner:
             if newest_ms is not None and newest_ms <= now_ms:
                 break
         old = is_old(known, now_ms, self._options.max_age_hours * HOUR_MS)
-        held = wanted is not None and segments[0].end > wanted
+        kept_from = await wanted() if old else None
+        held = kept_from is not None and segments[0].end > kept_from
         return reason_to_go(mark, due=due, old=old, held=held)
 
     def _sealed(self) -> list[SegmentFacts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -9,10 +10,12 @@ import msgspec
 from cometmq.broker.cron import Cron
 from cometmq.errors import ConfigError
 
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+
 Percent = Annotated[float, msgspec.Meta(ge=0, le=100)]
-Hours = Annotated[float, msgspec.Meta(ge=0)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Milliseconds = Annotated[int, msgspec.Meta(ge=0)]
+Hours = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=1_000_000_000)]
+Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=86_400_000)]
 
 
 class CleanupOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,10 @@ class CleanupOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "fall: sends would be refused, or young segments deleted, before old ones go"
             )
         try:
-            Cron(self.at, self.timezone)
+            due = Cron(self.at, self.timezone).next(_ANY_TIME)
         except ConfigError as error:
             raise ValueError(f"at: {error}") from None
+        if due is None:
+            raise ValueError(
+                f"at: cron is {self.at!r}, a date that no year has, so old segments would never go"
+            )

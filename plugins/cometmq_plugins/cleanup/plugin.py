@@ -151,17 +151,23 @@ class _Work:
         self._looked()
 
     def admit(self, size_bytes: int) -> Refuse | None:
-        """Whether a send may go on."""
-        if self._watch.spend(size_bytes):
+        """Whether a send may go on, by the last look that was possible."""
+        try:
+            looked = self._watch.spend(size_bytes)
+        except OSError:
+            # The job that looks fails as well: that is logged and counted, and sends go on.
+            looked = False
+        if looked:
             self._looked()
             if self._watch.now.mark in ("forced", "refuse"):
                 self._hurry()
         return self._refusing.answer()
 
     async def free_space(self) -> None:
-        """What the disk asks for; also what was missed while the broker was off."""
-        due, self._missed = self._missed, False
-        await self.cleaner.run(due=due)
+        """What the disk asks for; also what was missed while the broker was off, until a run for
+        it succeeds."""
+        await self.cleaner.run(due=self._missed)
+        self._missed = False
 
     async def retain(self) -> None:
         """Raise the min offsets of topics with a retention of their own."""
@@ -175,7 +181,7 @@ class _Work:
         expired = await self._retainer.expired()
         raised = self._retainer.named(expired)
         if header.dry_run:
-            gone = await self.cleaner.plan()
+            gone = await self.cleaner.plan(expired)
         else:
             self._log.raise_min_offsets(expired)
             gone = await self.cleaner.run(due=True)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
+from cometmq.environment import Clock
 from cometmq.log import Log
 from cometmq.log.records import TopicChange
 from cometmq_plugins.cleanup.messages import Raised
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 Key: TypeAlias = tuple[int, int]
+
+TURN = 50
+"""Queues that are looked at before others have a turn."""
 
 
 class Retainer:
@@ -20,13 +25,16 @@ class Retainer:
         self._topics = broker.topics
         self._offsets = broker.offsets
         self._log: Log = broker.log
+        self._clock: Clock = broker.environment.clock
         self._trusted = trusted
+        self._looked_up = 0
 
     async def expired(self) -> dict[Key, int]:
         """By (incarnation, queue): the min offsets that have to be raised, and to what."""
         found: dict[Key, int] = {}
         for topic in self._topics.retained():
             for key, offset in (await self._expired_of(topic)).items():
+                await self._breathe()
                 low, high = await self._log.when_loaded(partial(self._bounds, key))
                 if min(offset, high) > low:
                     found[key] = min(offset, high)
@@ -41,16 +49,20 @@ class Retainer:
             if (topic := self._topics.of(incarnation)) is not None
         ]
 
-    async def wanted_from(self) -> int | None:
+    async def wanted_from(self, expired: Mapping[Key, int] | None = None) -> int | None:
         """The position of the first message that a topic's own retention keeps; None if there is
-        none. A retention by size alone keeps nothing."""
+        none. A retention by size alone keeps nothing. `expired`: min offsets that are still to be
+        raised."""
+        raised = expired or {}
         positions: list[int] = []
         for topic in self._topics.retained():
             retention = topic.retention
             if not (retention.time_ms or retention.group):
                 continue
             for key in _keys(topic):
+                await self._breathe()
                 begin = 0 if retention.time_ms else self._consumed(retention.group, key)
+                begin = max(begin, raised.get(key, 0))
                 position = await self._log.when_loaded(partial(self._position, key, begin))
                 positions.extend([] if position is None else [position])
         return min(positions, default=None)
@@ -77,13 +89,21 @@ class Retainer:
         if time_ms:
             since_ms = self._trusted.now_ms() - time_ms
             for key in keys:
+                await self._breathe()
                 beyond[key] = await log.when_loaded(partial(index.offset_by_time, *key, since_ms))
         if size_bytes:
             begin = await log.when_loaded(lambda: index.newest_begin(keys, size_bytes))
             for key in keys if begin else ():
+                await self._breathe()
                 offset = await log.when_loaded(partial(index.next_offset_before, *key, begin))
                 beyond[key] = max(beyond[key], offset)
         return beyond
+
+    async def _breathe(self) -> None:
+        """Let others have their turn now and then: there may be thousands of queues."""
+        self._looked_up += 1
+        if self._looked_up % TURN == 0:
+            await self._clock.sleep(0)
 
     def _bounds(self, key: Key) -> tuple[int, int]:
         return self._log.min_offset(*key), self._log.max_offset(*key)
