@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cometmq import Consumer, Message, Producer, PullConsumer, ReceivedMessage, aio
 from cometmq.batch import Batch, amend, decode_records, encode_messages, parse, renumber
 from cometmq.batch.compression import compress
+from cometmq.cli import cli
 from cometmq.client.codecs import codec_for, make_codec, maker_of
 from cometmq.client.producing import Accumulator, ProducerOptions
 from cometmq.errors import CometError, ConfigError, Unreadable
@@ -179,6 +182,13 @@ def test_it_is_all_there_after_a_restart_and_from_any_offset(name: str, tmp_path
     assert [(message.offset, message.body) for message in found] == [
         (number, body(number)) for number in range(37, 60)
     ]
+    listed = CliRunner().invoke(cli, ["log", "inspect", str(tmp_path / "data"), "--batches"])
+    assert re.search(rf"offsets 0 to 59  {name} of \d+ B", listed.stdout) and not listed.exit_code
+    lines = CliRunner().invoke(
+        cli, ["log", "inspect", str(tmp_path / "data"), "--batches", "--json"]
+    )
+    (batch,) = [it for it in map(json.loads, lines.stdout.splitlines()) if it.get("topic") == "t"]
+    assert batch["codec"] == name and batch["uncompressed_size"] > 2 * batch["length"]
 
 
 @each_codec

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from cometmq.batch import Batch
+from cometmq.batch.layout import CODECS
 from cometmq.cli.output import Progress, json_option, print_json, print_table
 from cometmq.environment import Files
 from cometmq.log.inspection import LogReport, OnBatch, SegmentReport, inspect_log
@@ -153,6 +154,8 @@ def _print_batch(batch: Batch, kind: str) -> None:
             f"  {batch.topic} (incarnation {batch.incarnation}) queue {batch.queue}"
             f" offsets {batch.base_offset} to {batch.next_offset - 1}"
         )
+        if batch.codec:
+            place += f"  {CODECS[batch.codec]} of {batch.uncompressed_size} B"
     else:
         place += f"  {batch.count} record{'s' if batch.count > 1 else ''}"
     click.echo(place)
@@ -173,5 +176,7 @@ def _print_batch_json(batch: Batch, kind: str) -> None:
             "base_offset": batch.base_offset,
             "next_offset": batch.next_offset,
             "count": batch.count,
+            "codec": CODECS[batch.codec],
+            "uncompressed_size": batch.uncompressed_size,
         }
     )
