@@ -1,17 +1,21 @@
-"""A real, small file system filled at full speed through every mark (root only; `-m long`)."""
+"""A real, small file system: filled at full speed through every mark (`-m long`), filled by others,
+and full of one segment. Root only, for it is mounted.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq import Admin, Message, Producer, PullConsumer, Retryable
+from cometmq.testing.loop_disk import LoopDisk, why_not
 from cometmq.testing.process import BrokerProcess
 from cometmq_plugins.cleanup.messages import CLEANUP_STATUS, AskStatus, CleanupStatus
 
@@ -22,21 +26,35 @@ CONFIG = """
 [broker]
 auto_create = false
 [log]
-segment_bytes = 8388608
+segment_bytes = {segment_bytes}
 [plugin.commitlog]
 allocate_step_bytes = 1048576
 reserve_bytes = 4194304
 [plugin.cleanup]
 retry_after_ms = 50
-pause_ms = 20
+pause_ms = 200
 """
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of its own."""
+def broker_on(disk: Path, tmp_path: Path, *, segment_bytes: int) -> BrokerProcess:
+    config = tmp_path / "mq.toml"
+    config.write_text(CONFIG.format(segment_bytes=segment_bytes))
+    return BrokerProcess(disk, "--config", str(config))
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 512 MiB."""
     if os.geteuid():
         pytest.skip("only root may mount a file system")
+    if request.param == "ext4":
+        reason = why_not("ext4")
+        if reason:
+            pytest.skip(reason)
+        loop = LoopDisk(tmp_path, "ext4", DISK_BYTES)
+        yield loop.mount_point
+        loop.remove()
+        return
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
@@ -87,6 +105,20 @@ class Reads:
             self.error = error
 
 
+def status_of(address: str) -> CleanupStatus:
+    with Admin(address) as admin:
+        return admin.call(CLEANUP_STATUS, AskStatus(), CleanupStatus)
+
+
+def seconds_until(happens: Callable[[], bool], limit_s: float = 30.0) -> float:
+    """How long it took; fails when it takes too long."""
+    begin_s = time.monotonic()
+    while not happens():
+        assert time.monotonic() < begin_s + limit_s, f"not within {limit_s:g} s"
+        time.sleep(0.01)
+    return time.monotonic() - begin_s
+
+
 def free_percent(folder: Path) -> float:
     found = os.statvfs(folder)
     return 100 * found.f_bavail / found.f_blocks
@@ -95,8 +127,7 @@ def free_percent(folder: Path) -> float:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
-    (tmp_path / "mq.toml").write_text(CONFIG)
-    with BrokerProcess(disk, "--config", str(tmp_path / "mq.toml")) as broker:
+    with broker_on(disk, tmp_path, segment_bytes=8 << 20) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic("large", queues=4)
             admin.create_topic("small", queues=1)
@@ -125,3 +156,70 @@ def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
     assert busy.p99_ms() < 10 * quiet.p99_ms(), "readers wait for deletions"
     assert least > 2.0, "the disk was nearly full"
     assert status.deleted["forced"][1] > DISK_BYTES
+
+
+def test_sends_are_taken_again_by_themselves_when_others_leave_the_disk(
+    disk: Path, tmp_path: Path
+) -> None:
+    with (
+        broker_on(disk, tmp_path, segment_bytes=8 << 20) as broker,
+        Admin(broker.address) as admin,
+        Producer(broker.address, send_timeout=2.0) as producer,
+        PullConsumer(broker.address, topic="t", start=0) as consumer,
+    ):
+        admin.create_topic("t", queues=1)
+        for number in range(20):
+            producer.send(Message("t", b"%d" % number))
+        total, free = shutil.disk_usage(disk)[::2]
+        foreign = disk / "foreign"
+        with foreign.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free - total * 6 // 100)
+        noticed_s = seconds_until(lambda: status_of(broker.address).mark == "refuse")
+        with pytest.raises(Retryable, match="takes no messages from 90 % on") as refusal:
+            producer.send(Message("t", b"refused"))
+        assert (refusal.value.code, refusal.value.after_ms) == ("NO_SPACE", 50)
+        bodies = [message.body for message in consumer.poll(timeout=10)]
+        assert bodies == [b"%d" % number for number in range(20)], "reads go on"
+        epoch = admin.broker_info().epoch
+        with Producer(broker.address, send_timeout=60.0) as patient:
+            receipt = patient.send_soon(Message("t", b"taken"))
+            time.sleep(0.5)
+            assert not receipt.done(), "as long as the disk is full"
+            foreign.unlink()
+            begin_s = time.monotonic()
+            result = receipt.result()
+            taken_s = time.monotonic() - begin_s
+        assert result.offset == 20, "what was refused was not stored"
+        assert admin.broker_info().epoch == epoch, "without a start"
+        status = status_of(broker.address)
+        assert broker.stop() == 0
+    print(
+        f"refused {noticed_s:.2f} s after others filled the disk, taken {taken_s:.2f} s after they"
+        f" left it; refused for {status.refused_s:.2f} s, {status.refused} sends"
+    )
+    assert status.refused >= 2
+
+
+def test_a_disk_full_of_one_segment_is_freed(disk: Path, tmp_path: Path) -> None:
+    """It would close by its size, which it never reaches while sends are refused."""
+    with (
+        broker_on(disk, tmp_path, segment_bytes=1 << 30) as broker,
+        Admin(broker.address) as admin,
+        Producer(broker.address, send_timeout=60.0) as producer,
+    ):
+        admin.create_topic("t", queues=1)
+        sent, least = DISK_BYTES + DISK_BYTES // 4, 100.0
+        for _ in range(sent // (16 * BODY_BYTES)):
+            results = producer.send_many([Message("t", bytes(BODY_BYTES))] * 16)
+            assert not [one for one in results if isinstance(one, Exception)]
+            least = min(least, free_percent(disk))
+        bounds = admin.offsets("t")[0]
+        status = status_of(broker.address)
+        assert broker.stop() == 0
+    print(
+        f"sent {sent >> 20} MiB into {DISK_BYTES >> 20} MiB; at least {least:.1f} % free;"
+        f" deleted {status.deleted}; refused for {status.refused_s:.1f} s"
+    )
+    assert bounds.min_offset > 0 and bounds.max_offset == sent // BODY_BYTES
+    assert status.deleted["forced"][1] > DISK_BYTES // 2 and status.refused
+    assert least > 2.0, "the disk was nearly full"

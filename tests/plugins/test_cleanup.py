@@ -183,16 +183,25 @@ def test_at_85_percent_the_oldest_go_until_the_disk_is_below() -> None:
     play(scenario, settings=MINUTELY)
 
 
-def test_deletion_is_paced() -> None:
+def test_deletion_is_paced_and_ten_times_faster_on_a_full_disk() -> None:
+    async def took_s(rig: Rig, segments: int) -> float:
+        """How long it takes until so many segments went, one after the other."""
+        clock, begin_s = rig.environment.clock, rig.environment.clock.monotonic_s()
+        seen = [len(bases(rig))]
+        while seen[-1] > seen[0] - segments:
+            await clock.run_for(0.1)
+            seen.append(len(bases(rig)))
+            assert seen[-2] - seen[-1] <= 1
+        return clock.monotonic_s() - begin_s
+
     async def scenario(rig: Rig, client: RawClient) -> None:
         await fill(client, 12.2)
+        await run_for(rig, 73 * HOUR_S)
+        client.post(CLEANUP_RUN, RunCleanup())
+        assert 3 * 5.0 <= await took_s(rig, 4) < 4 * 6.0
         others_use(rig, 99)
-        clock, seen = rig.environment.clock, []
-        for _ in range(300):
-            await clock.run_for(1.0)
-            seen.append(len(bases(rig)))
-        steps = [a - b for a, b in zip(seen, seen[1:], strict=False)]
-        assert max(steps) == 1 and seen[-1] < seen[0] - 3
+        await took_s(rig, 2)
+        assert 3 * 0.5 <= await took_s(rig, 4) < 4 * 1.0
 
     play(scenario, settings={**MINUTELY, "plugin.cleanup.pause_ms": 5000})
 

@@ -37,6 +37,8 @@ REASONS: tuple[Reason, ...] = ("age", "space", "forced")
 FREED_WITHIN_S = 3.0
 """Longer it is not waited for space to become free."""
 PAUSE_MIN_S = 0.001
+HURRY = 10
+"""So much faster it is deleted while the disk is full."""
 READY_AGAIN_S = 0.005
 """How often it is looked whether a segment that was begun can be the log's first."""
 
@@ -88,7 +90,7 @@ class Cleaner:
                         continue
                     break
                 went.extend(removed)
-                disk = await self._pause(others, sum(gone.size_bytes for gone in removed))
+                disk = await self._pause(disk, others, sum(gone.size_bytes for gone in removed))
         return went
 
     async def plan(self, expired: Mapping[Key, int]) -> list[Gone]:
@@ -196,13 +198,16 @@ class Cleaner:
             gone.reason,
         )
 
-    async def _pause(self, others_then: int, removed_bytes: int) -> Disk:
-        """The pace. Where a file system frees what was deleted only later, the next segment is not
-        to pay for it: wait a while until most of `removed_bytes` is not counted as used any more.
+    async def _pause(self, then: Disk, others_then: int, removed_bytes: int) -> Disk:
+        """The pace: the few sends that one deletion delays are rare among those in between. Where
+        a file system frees what was deleted only later, the next segment is not to pay for it:
+        wait a while until most of `removed_bytes` is not counted as used any more.
         """
+        hurry = HURRY if then.mark in ("forced", "refuse") else 1
+        pause_s = self._options.pause_ms / 1000 / hurry
         until_s = self._clock.monotonic_s() + FREED_WITHIN_S
         while True:
-            await self._clock.sleep(max(self._options.pause_ms / 1000, PAUSE_MIN_S))
+            await self._clock.sleep(max(pause_s, PAUSE_MIN_S))
             disk = self._look()
             freed = self._others(disk) <= others_then + removed_bytes // 2
             if freed or self._clock.monotonic_s() >= until_s:
