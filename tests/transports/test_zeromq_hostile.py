@@ -242,7 +242,8 @@ def test_connections_that_take_the_last_descriptors_are_dropped(
         monkeypatch.setattr("cometmq_transports.zeromq.connections.ceiling", lambda: 0)
         late = [connect_raw(listener.address) for _ in range(20)]
         assert all(ended(connection) for connection in late)
-        assert listener.counters == {"few_descriptors": 20}
+        # ZeroMQ may tell of each as a failed handshake too.
+        assert listener.counters["few_descriptors"] == 20
         assert caller.ask(b"still here") == [b"still here"]
         monkeypatch.undo()
         with call(listener) as other:
