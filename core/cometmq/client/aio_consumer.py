@@ -7,12 +7,11 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from cometmq.client.aio_driver import AioDriver
 from cometmq.client.assignment import TopicQueue
-from cometmq.client.engine import Engine
+from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy
 from cometmq.client.flows import Waitable
 from cometmq.client.group_options import GroupOptions, Mode
@@ -21,14 +20,12 @@ from cometmq.client.handout import HeldMessage
 from cometmq.client.listeners import Handler, Listener
 from cometmq.client.runs import Run
 from cometmq.client.taking import UnreadablePolicy
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.errors import Closed, CometError
 from cometmq.interfaces import Connect
-from cometmq.real_environment import RealEnvironment
 
 
-class Consumer:
+class Consumer(AioFace):
     """See `cometmq.Consumer`; handlers may be coroutine functions, and are when they wait for
     anything: `workers` of them run at a time."""
 
@@ -59,13 +56,7 @@ class Consumer:
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = Engine(
-            address_or_default(address),
-            environment or RealEnvironment(),
-            client_id=client_id,
-            credentials=credentials,
-            connect=connect,
-        )
+        engine = make_engine(address, client_id, credentials, environment, connect)
         options = GroupOptions(
             group,
             mode,
@@ -188,17 +179,6 @@ class Consumer:
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
-
-    async def __aenter__(self) -> Consumer:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- inside -------------------------------------------------------------------------------
 

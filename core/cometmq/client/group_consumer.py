@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.driver import Driver
-from cometmq.client.engine import Engine
+from cometmq.client.faces import Face, make_engine
 from cometmq.client.fetcher import ExpiredPolicy
 from cometmq.client.flows import Waitable
 from cometmq.client.group_options import GroupOptions, Mode
@@ -21,18 +20,16 @@ from cometmq.client.handout import HeldMessage
 from cometmq.client.listeners import Handler, Listener
 from cometmq.client.runs import Run
 from cometmq.client.taking import UnreadablePolicy
-from cometmq.client.transports import address_or_default
 from cometmq.environment import Environment
 from cometmq.errors import Closed, CometError, Refused
 from cometmq.interfaces import Connect
-from cometmq.real_environment import RealEnvironment
 
 SLICE_S = 0.5
 """No wait is longer in one piece; what nobody signals is noticed by then."""
 EXIT_TIMEOUT_S = 10.0
 
 
-class Consumer:
+class Consumer(Face):
     """A member of a group: the group's members share the queues of the topics they subscribe.
 
     Delivery is *at least once*: what was not finished when a member died comes again, to another
@@ -88,13 +85,7 @@ class Consumer:
         environment: Environment | None = None,
         connect: Connect | None = None,
     ) -> None:
-        engine = Engine(
-            address_or_default(address),
-            environment or RealEnvironment(),
-            client_id=client_id,
-            credentials=credentials,
-            connect=connect,
-        )
+        engine = make_engine(address, client_id, credentials, environment, connect)
         options = GroupOptions(
             group,
             mode,
@@ -239,17 +230,6 @@ class Consumer:
             with condition:
                 condition.notify_all()
         self._driver.close()
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- inside -------------------------------------------------------------------------------
 
