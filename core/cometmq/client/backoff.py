@@ -8,8 +8,14 @@ BASE_S = 0.05
 CAP_S = 5.0
 
 
+def pause_s(tries: int, random: Random) -> float:
+    """Seconds to wait behind so many tries: doubles from 50 ms to 5 s, shortened at random by up
+    to a half."""
+    return min(CAP_S, BASE_S * (1 << min(tries, 10))) * random.uniform(0.5, 1.0)
+
+
 class Backoff:
-    """Doubles from 50 ms to 5 s; each wait is shortened at random by up to a half."""
+    """Counts the tries of something that goes on until it works."""
 
     __slots__ = ("_random", "tries")
 
@@ -19,9 +25,8 @@ class Backoff:
 
     def next_s(self) -> float:
         """Seconds to wait before the next try."""
-        whole = min(CAP_S, BASE_S * (1 << min(self.tries, 10)))
         self.tries += 1
-        return whole * self._random.uniform(0.5, 1.0)
+        return pause_s(self.tries - 1, self._random)
 
     def reset(self) -> None:
         """Something worked: start from the beginning."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from cometmq.client.backoff import Backoff
+from cometmq.client.backoff import pause_s
 from cometmq.client.cursor import Place
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher, FetchOptions
@@ -186,9 +186,8 @@ class Dispatch:
 
     def _later(self, run: Run, failure: Exception) -> float:
         """When the message that failed is handled again."""
-        backoff = Backoff(self._engine.environment.random)
-        backoff.tries = 0 if run.done else run.attempts
-        retry_at_s = self._engine.now_s() + backoff.next_s()
+        tries = 0 if run.done else run.attempts
+        retry_at_s = self._engine.now_s() + pause_s(tries, self._engine.environment.random)
         message = run.messages[run.done]
         log.warning(
             "the handler failed with offset %d of queue %d of %s, which is handled again: %r",

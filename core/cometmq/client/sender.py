@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from cometmq.batch import ProducerTuple
-from cometmq.client.backoff import BASE_S, CAP_S
+from cometmq.client.backoff import pause_s
 from cometmq.client.batching import Batch, Stored
 from cometmq.client.calls import Call
 from cometmq.client.connection import NEVER
@@ -204,8 +204,7 @@ class Sender:
 
     def _pause_s(self, batch: Batch) -> float:
         batch.tries += 1
-        whole = min(CAP_S, BASE_S * (1 << min(batch.tries - 1, 10)))
-        return whole * self._engine.environment.random.uniform(0.5, 1.0)
+        return pause_s(batch.tries - 1, self._engine.environment.random)
 
     def _out_of_row(self, batch: Batch, error: Refused) -> None:
         """The broker misses what comes before this batch, so it is not stored. If that is still on
