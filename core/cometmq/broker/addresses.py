@@ -7,25 +7,22 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from cometmq.config import Config
-from cometmq.errors import ConfigError, PluginError
+from cometmq.errors import ConfigError
 from cometmq.interfaces import Transport
-from cometmq.plugins import Composition
+from cometmq.plugins import Composition, by_key
 
 
 def transports_by_scheme(composition: Composition) -> Mapping[str, Transport]:
     """The transports that the plugins bring. Raises PluginError if two want one scheme."""
-    found: dict[str, tuple[str, Transport]] = {}
     contributed: Sequence[tuple[str, Sequence[Transport]]] = composition.collect("transports")
-    for plugin, transports in contributed:
-        for transport in transports:
-            for scheme in transport.schemes:
-                if scheme in found:
-                    raise PluginError(
-                        f"plugins {found[scheme][0]} and {plugin} both bring a transport for "
-                        f"{scheme}://; take one out with --plugins -{plugin}"
-                    )
-                found[scheme] = plugin, transport
-    return {scheme: transport for scheme, (_, transport) in found.items()}
+    brought = (
+        (plugin, f"{scheme}://", transport)
+        for plugin, transports in contributed
+        for transport in transports
+        for scheme in transport.schemes
+    )
+    found = by_key("transport for", brought)
+    return {prefix.removesuffix("://"): transport for prefix, transport in found.items()}
 
 
 def transport_of(address: str, transports: Mapping[str, Transport], config: Config) -> Transport:

@@ -9,8 +9,8 @@ from cometmq.broker.members import Group, Member, QueueName
 from cometmq.broker.names import shown
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.topics import Topics
-from cometmq.errors import PluginError
 from cometmq.group_interfaces import Strategy, StrategyMember, StrategyQueue
+from cometmq.plugins import by_key
 
 WARNINGS_MAX = 10
 
@@ -26,16 +26,10 @@ class Planner:
         """`strategies` by the plugin that brings each. Raises PluginError for two of one name."""
         self._topics = topics
         self._tenures = tenures
-        self.strategies: dict[str, Strategy] = {}
-        brought: dict[str, str] = {}
-        for plugin, strategy in strategies:
-            if strategy.name in brought:
-                raise PluginError(
-                    f"plugins {brought[strategy.name]} and {plugin} both bring a rebalance "
-                    f"strategy {strategy.name}: take one out with --plugins -{plugin}"
-                )
-            brought[strategy.name] = plugin
-            self.strategies[strategy.name] = strategy
+        self.strategies = by_key(
+            "rebalance strategy",
+            ((plugin, strategy.name, strategy) for plugin, strategy in strategies),
+        )
 
     @property
     def default(self) -> str:

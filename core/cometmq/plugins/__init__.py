@@ -2,6 +2,7 @@
 
 from cometmq.plugins.compose import compose
 from cometmq.plugins.composition import ComposedPlugin, Composition
+from cometmq.plugins.contributions import by_key
 from cometmq.plugins.discovery import GROUP, Candidate, Catalogue
 from cometmq.plugins.plugin import Plugin
 
@@ -12,5 +13,6 @@ __all__ = [
     "ComposedPlugin",
     "Composition",
     "Plugin",
+    "by_key",
     "compose",
 ]
