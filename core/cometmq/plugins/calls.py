@@ -14,8 +14,8 @@ from typing import Any
 import pluggy
 
 from cometmq.errors import CometError, PluginFailure
-from cometmq.plugins.answers import described, fits, promised, settled
 from cometmq.plugins.discovery import Candidate
+from cometmq.plugins.returns import described, fits, promised, settled
 
 _TEMPLATE = """
 def call({all}):
@@ -32,12 +32,14 @@ def call({all}):
 
 
 class Running:
-    """Who runs now, for a watchdog in another thread: (plugin, hook), or None."""
+    """Who runs now, and who is awaited, for a watchdog in another thread: (plugin, hook), or
+    None."""
 
-    __slots__ = ("running",)
+    __slots__ = ("awaited", "running")
 
     def __init__(self) -> None:
         self.running: tuple[str, str] | None = None
+        self.awaited: tuple[str, str] | None = None
 
 
 class HookCall:
@@ -130,10 +132,13 @@ class HookCall:
         result = self.cold(arguments)
         if not inspect.isawaitable(result):
             return result
+        self.state.awaited = self.place
         try:
             return await _Steps(result, self)
         except Exception as error:
             self._reraise(self.blame(error), error)
+        finally:
+            self.state.awaited = None
 
     def _reraise(self, failure: PluginFailure, error: BaseException | None = None) -> None:
         cause = error or failure.__cause__
