@@ -32,6 +32,8 @@ from cometmq.batch import (
     verify_producer,
     verify_unstamped,
 )
+from cometmq.batch.compression import compress
+from cometmq.client.codecs import codec_for, make_codec
 from cometmq.message import Origin
 
 SEED = seed(b"fuzzfuzz")
@@ -64,7 +66,7 @@ def _use(batch: Batch) -> None:
     _quietly(lambda: decode_records(batch))
     _quietly(lambda: parse(amend(batch, topic="elsewhere")))
     try:
-        messages = decode_messages(batch, ORIGIN)
+        messages = decode_messages(batch, ORIGIN, codec=codec_for(batch.codec))
     except BatchError:
         return
     deltas = batch.offset_deltas
@@ -115,10 +117,12 @@ def _originals() -> list[bytearray]:
         incarnation=3,
         queue=1,
     )
+    long = encode_messages("orders", 1, [(TIME, b"body" * 100, "tag", (), {})] * 5)
     return [
         encode_messages("orders", 1, records),
         whole,
         cut(parse(whole), [0, 2], log_id_seed=SEED),
+        *[compress(long, name, make_codec(name)) for name in ("zstd", "lz4")],
         encode_control(Kind.MARK, [(1, 2), b"\xc0"]),
     ]
 

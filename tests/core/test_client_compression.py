@@ -258,6 +258,36 @@ def test_a_plugin_can_read_what_is_compressed_if_it_brings_the_codec() -> None:
         assert [message.body for message in read(broker.address, "t", 2)] == [body(0).upper()] * 2
 
 
+@each_codec
+def test_a_poll_takes_no_more_memory_than_reading_ahead_may(name: str) -> None:
+    scripted = ScriptedBroker(queues=1)
+    large = bytes(256 << 10)
+    for _ in range(20):
+        scripted.put("t", 0, packed(name, large, large))
+    polls: list[int] = []
+    with PullConsumer(
+        "scripted://x", topic="t", connect=scripted.connect, read_ahead_bytes=1 << 20
+    ) as consumer:
+        while sum(polls) < 40:
+            messages = consumer.poll(max_messages=1000, timeout=10)
+            assert [message.offset for message in messages] == list(
+                range(sum(polls), sum(polls) + len(messages))
+            )
+            polls.append(len(messages))
+    # Two batches are a little less than what it may take, so a third comes too.
+    assert max(polls) == 6 and min(polls) >= 1
+
+
+def test_batches_that_are_not_compressed_are_not_counted() -> None:
+    scripted = ScriptedBroker(queues=1)
+    for _ in range(20):
+        scripted.put("t", 0, batch_of("t", 0, bytes(50_000)))
+    with PullConsumer(
+        "scripted://x", topic="t", connect=scripted.connect, fetch_bytes=4 << 20
+    ) as consumer:
+        assert len(consumer.poll(max_messages=1000, timeout=10)) == 20
+
+
 # --- what is not installed --------------------------------------------------------------------
 
 

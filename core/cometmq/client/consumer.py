@@ -75,6 +75,8 @@ class PullConsumer(Face):
     def poll(self, max_messages: int = 500, timeout: float = 1.0) -> list[ReceivedMessage]:
         """Up to `max_messages`, as soon as there are any; an empty list after `timeout` seconds.
 
+        It ends early once compressed batches have grown by `read_ahead_bytes`.
+
         What concerns one queue is raised once everything before it was returned; the other queues
         go on with the next call. Truncated and Expired: that queue goes on at `next_offset` by
         itself (Expired not with `on_expired="stop"`). Damaged, Unreadable, Refused (say, the topic

@@ -57,6 +57,7 @@ class Cursor:
         "fetch",
         "idle",
         "incarnation",
+        "inflated_bytes",
         "place",
         "queue",
         "raised",
@@ -80,6 +81,8 @@ class Cursor:
         self.decoded: tuple[Decoded, int, Place] | None = None
         """A batch handed out in part: messages, how many are gone, the place behind it."""
         self.buffered_bytes = 0
+        self.inflated_bytes = 0
+        """By how much all that was decompressed has grown."""
         self.error: CometError | None = None
         """What stands at the place behind all chunks; nothing is fetched until a seek."""
         self.raised = False
@@ -194,6 +197,8 @@ class Cursor:
             )
             codec = self._codec_for(batch)
             messages = decode_messages(batch, origin, first_offset=self.place.offset, codec=codec)
+            if codec is not None:
+                self.inflated_bytes += max(0, batch.uncompressed_size - len(batch.records))
             behind = Place(max(batch.next_offset, self.place.offset), batch.epoch)
             if messages:
                 self.decoded = (messages, 0, behind)

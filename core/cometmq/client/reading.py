@@ -42,6 +42,7 @@ class Reader:
         self.engine = engine
         self._group = options.group
         self._timeout_s = timeout_s
+        self._inflated_max = options.read_ahead_bytes
         self._taker = Taker(engine, unreadable, timeout_s)
         self._fetcher = Fetcher(engine, options, self._arrived)
         self.assignment = Assignment(engine, self._fetcher, options.group, start, timeout_s)
@@ -72,13 +73,22 @@ class Reader:
         self._news.resolve(None)
 
     def _collect(self, most: int) -> list[ReceivedMessage]:
-        """Messages of the queues in turn, each queue's in its order."""
+        """Messages of the queues in turn, each queue's in its order.
+
+        Fewer than there are, when decompressing them would take more memory than reading ahead
+        may: what was read ahead is bounded as it came.
+        """
         cursors = list(self.assignment.cursors.values())
         collected: list[ReceivedMessage] = []
+        inflated_bytes = 0
         for step in range(len(cursors)):
             cursor = cursors[(self._turn + step) % len(cursors)]
             while len(collected) < most:
+                if collected and inflated_bytes >= self._inflated_max:
+                    break
+                before = cursor.inflated_bytes
                 messages = self._taker.take(cursor, most - len(collected))
+                inflated_bytes += cursor.inflated_bytes - before
                 if messages is None:
                     break
                 collected += messages
