@@ -20,7 +20,7 @@ from cometmq_plugins.cleanup.messages import (
     RunCleanup,
 )
 
-RUN_TIMEOUT_S = 600.0
+RUN_TIMEOUT_S = 3600.0
 
 
 @click.group()
