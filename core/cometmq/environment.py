@@ -73,8 +73,12 @@ class File(Protocol):
     def read(self, at: int, size: int) -> bytes:
         """Up to `size` bytes from `at`; shorter only at the end of the file. May block."""
 
-    def read_now(self, at: int, size: int) -> bytes | None:
+    def read_now(self, at: int, size: int) -> bytes | bytearray | None:
         """The same if it can be had without waiting for the disk, else None."""
+
+    def read_ahead(self, at: int, size: int) -> None:
+        """Bring [at, at + size), at most 32 MiB, to where `read_now` finds it. Blocks until the
+        disk has answered. Raises OSError."""
 
     def allocate(self, at: int, size: int) -> None:
         """Give the file real space (zeros) for [at, at + size). Raises OSError ENOSPC."""

@@ -77,7 +77,7 @@ class Storage(Protocol):
     def read(self, position: int, size: int) -> bytes:
         """Bytes from one segment: shorter at that segment's end, empty beyond. May block."""
 
-    def read_now(self, position: int, size: int) -> bytes | None:
+    def read_now(self, position: int, size: int) -> bytes | bytearray | None:
         """The same if the page cache has it, else None."""
 
     async def sync(self) -> None:
@@ -283,7 +283,8 @@ class Channel(Protocol):
     """
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Hand one message over without blocking; False: not now (or no connection yet)."""
+        """Hand one message over without blocking; False: not now (or no connection yet). What
+        does not leave at once may need the calls of `receive` that follow."""
 
     def receive(self, max_messages: int = 256) -> list[Sequence[Buffer]]:
         """Messages that are there now, each a list of frames."""

@@ -64,8 +64,11 @@ class MemoryFile:
     def read(self, at: int, size: int) -> bytes:
         return self._content.get(at, size)
 
-    def read_now(self, at: int, size: int) -> bytes | None:
+    def read_now(self, at: int, size: int) -> bytes | bytearray | None:
         return self.read(at, size)
+
+    def read_ahead(self, at: int, size: int) -> None:
+        """Nothing to do: all of it is in memory."""
 
     def allocate(self, at: int, size: int) -> None:
         self._must_be_writable()

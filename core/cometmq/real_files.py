@@ -17,6 +17,8 @@ IOV_MAX = 1024
 _ZEROS = bytes(1 << 20)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS)
 _MODE = 0o640
+_UNREAD = bytearray(1 << 16)
+"""Where bytes go that are read for the page cache's sake; nobody looks at them."""
 _FOLDER_MODE = 0o750
 
 HandOver = Callable[[Callable[[], None]], Awaitable[None]]
@@ -69,7 +71,7 @@ class RealFile:
         except OSError as error:
             raise self._named(error) from None
 
-    def read_now(self, at: int, size: int) -> bytes | None:
+    def read_now(self, at: int, size: int) -> bytes | bytearray | None:
         if not self._files.can_read_now:
             return self.read(at, size)
         buffer = bytearray(size)
@@ -82,7 +84,16 @@ class RealFile:
                 raise self._named(error) from None
             self._files.can_read_now = False
             return self.read(at, size)
-        return bytes(buffer) if count == size else None
+        return buffer if count == size else None
+
+    def read_ahead(self, at: int, size: int) -> None:
+        # By reading: told that it "will need" something the system takes single pages, not large
+        # ones, and may stop early. All goes to one place, which the processor keeps at hand.
+        whole, rest = divmod(size, len(_UNREAD))
+        try:
+            os.preadv(self._fd, [*[_UNREAD] * whole, memoryview(_UNREAD)[:rest]], at)
+        except OSError as error:
+            raise self._named(error) from None
 
     def allocate(self, at: int, size: int) -> None:
         before = self.size()

@@ -371,6 +371,47 @@ def test_what_is_not_cached_is_none(
     assert file.read_now(0, 3) is None
 
 
+@pytest.mark.parametrize("size", [1, 1 << 16, (1 << 16) + 1, 32 << 20])
+def test_reading_ahead_reads_it_all_at_once(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    read: list[tuple[int, int]] = []
+    preadv = os.preadv
+
+    def spy(descriptor: int, buffers: list[bytearray], at: int) -> int:
+        read.append((at, preadv(descriptor, buffers, at)))
+        return read[-1][1]
+
+    file = environment.files.open(str(tmp_path / "f"), create=True)
+    file.truncate(100 + size + 5)
+    monkeypatch.setattr(os, "preadv", spy)
+    file.read_ahead(100, size)
+    assert read == [(100, size)]
+
+
+def test_reading_ahead_leaves_the_bytes_as_they_are(
+    environment: Environment, tmp_path: Path
+) -> None:
+    file = environment.files.open(str(tmp_path / "f"), create=True)
+    file.write(0, [b"abc" * 50_000])
+    file.read_ahead(0, 150_000)
+    file.read_ahead(149_999, 10)  # beyond the end there is nothing, which is no error
+    assert file.read_now(0, 150_000) in (b"abc" * 50_000, None)
+
+
+def test_reading_ahead_names_the_file_that_fails(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    file = environment.files.open(str(tmp_path / "f"), create=True)
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        file.read_ahead(0, 10)
+    assert caught.value.filename == str(tmp_path / "f")
+
+
 def test_a_file_that_nobody_holds_is_closed(environment: Environment, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     file = environment.files.open(str(tmp_path / "f"), create=True)

@@ -34,7 +34,7 @@ BATCHES_MAX = 1500
 RUNS_MAX = 64
 """Most storage reads of one answer: what is scattered is sent in smaller answers."""
 
-Read = Callable[[int, int], bytes | None]
+Read = Callable[[int, int], bytes | bytearray | None]
 
 
 class ReadResult(NamedTuple):

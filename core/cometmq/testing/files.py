@@ -117,7 +117,7 @@ class FaultyFile(MemoryFile):
         self._files.check("read", self._path)
         return super().read(at, size)
 
-    def read_now(self, at: int, size: int) -> bytes | None:
+    def read_now(self, at: int, size: int) -> bytes | bytearray | None:
         return None if self._files.cold else self.read(at, size)
 
     def allocate(self, at: int, size: int) -> None:

@@ -4,6 +4,11 @@
 `trims` take away from either end, `reserve` keeps room for a full disk, `data_folder` the lock.
 """
 
-from cometmq_plugins.segments.storage import RESERVE_BYTES, STEP_BYTES, SegmentStorage
+from cometmq_plugins.segments.storage import (
+    READ_AHEAD_BYTES,
+    RESERVE_BYTES,
+    STEP_BYTES,
+    SegmentStorage,
+)
 
-__all__ = ["RESERVE_BYTES", "STEP_BYTES", "SegmentStorage"]
+__all__ = ["READ_AHEAD_BYTES", "RESERVE_BYTES", "STEP_BYTES", "SegmentStorage"]

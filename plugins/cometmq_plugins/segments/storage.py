@@ -25,11 +25,13 @@ from cometmq_plugins.segments.files import (
     write_side_file,
 )
 from cometmq_plugins.segments.ground import BLOCK_BYTES, extend, new_file, no_space
+from cometmq_plugins.segments.read_ahead import ReadAhead
 from cometmq_plugins.segments.reserve import SpaceReserve
 from cometmq_plugins.segments.sync import Unsynced
 from cometmq_plugins.segments.trims import take_off, unlink_all
 
 STEP_BYTES = 16 << 20
+READ_AHEAD_BYTES = 8 << 20
 RESERVE_BYTES = 24 << 20
 
 
@@ -45,9 +47,10 @@ class SegmentStorage:
         persistent: bool,
         step_bytes: int = STEP_BYTES,
         reserve_bytes: int = RESERVE_BYTES,
+        read_ahead_bytes: int = READ_AHEAD_BYTES,
     ) -> None:
         """`step_bytes`: space is allocated in pieces of this size; `reserve_bytes`: how much is
-        set aside for a full disk."""
+        set aside for a full disk; `read_ahead_bytes`: at most so much is read ahead at once."""
         self.persistent = persistent
         self._files = files
         self._threads = environment.threads
@@ -58,6 +61,7 @@ class SegmentStorage:
         self._table = SegmentTable(files, self._folder)
         self._unsynced = Unsynced(files, environment.threads, self._folder)
         self._reserve = SpaceReserve(files, self._folder, reserve_bytes, step_bytes)
+        self._ahead = ReadAhead(environment.threads, read_ahead_bytes)
         self._active: Entry | None = None
         self._tidy = False
 
@@ -100,6 +104,7 @@ class SegmentStorage:
 
     def close(self) -> None:
         """Let go of everything; nothing is synced."""
+        self._ahead.close()
         self._active = None
         self._unsynced.end()
         self._table.drop_files()
@@ -240,13 +245,13 @@ class SegmentStorage:
                 raise
             return b""  # trimmed by the loop's thread while this one came here
 
-    def read_now(self, position: int, size: int) -> bytes | None:
+    def read_now(self, position: int, size: int) -> bytes | bytearray | None:
         """The same without waiting."""
         entry = self._table.find(position)
         size = min(size, entry.end - position) if entry is not None else 0
         if entry is None or size <= 0:
             return b""
-        return self._table.file(entry).read_now(position - entry.base, size)
+        return self._ahead.read_now(entry, self._table.file(entry), position - entry.base, size)
 
     # --- repair and retention -------------------------------------------------------------------
 
