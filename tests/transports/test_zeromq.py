@@ -1,4 +1,5 @@
-"""The ZeroMQ transport: the contract over TCP and over IPC, and what only it can show."""
+"""The transports that ZeroMQ's clients connect to: the contract over TCP and over IPC, and what
+only they can show. Each broker's end is tried: that of ZeroMQ, and our own."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from cometmq.interfaces import Channel, Limits, Transport
 from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqPlugin, ZeromqTransport, connect
+from cometmq_transports.zmtp import ZmtpOptions, ZmtpPlugin, ZmtpTransport
 
 
 @pytest.fixture
@@ -24,6 +26,20 @@ def folder() -> Iterator[Path]:
     """A folder whose path is short enough for a socket, wherever pytest keeps its own."""
     with tempfile.TemporaryDirectory(prefix="mq-") as name:
         yield Path(name)
+
+
+def zeromq() -> Transport:
+    return ZeromqTransport(ZeromqOptions())
+
+
+def zmtp() -> Transport:
+    return ZmtpTransport(ZmtpOptions())
+
+
+@pytest.fixture(params=[zeromq, zmtp])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    made: Transport = request.param()
+    return made
 
 
 class TestTcp(TransportContract):
@@ -40,7 +56,7 @@ class TestTcp(TransportContract):
     )
 
     def make_transport(self) -> Transport:
-        return ZeromqTransport(ZeromqOptions())
+        return zeromq()
 
     def free_address(self, folder: Path) -> str:
         return "tcp://127.0.0.1:0"
@@ -65,9 +81,24 @@ class TestSpinning(TestTcp):
         return ZeromqTransport(ZeromqOptions(spin_us=200))
 
 
-def test_port_zero_becomes_a_real_one() -> None:
+class TestZmtpTcp(TestTcp):
+    def make_transport(self) -> Transport:
+        return zmtp()
+
+
+class TestZmtpIpc(TestIpc):
+    def make_transport(self) -> Transport:
+        return zmtp()
+
+
+class TestZmtpSpinning(TestTcp):
+    def make_transport(self) -> Transport:
+        return ZmtpTransport(ZmtpOptions(spin_us=200))
+
+
+def test_port_zero_becomes_a_real_one(transport: Transport) -> None:
     with ReceiverThread() as receiver:
-        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), "tcp://localhost:0")
+        listener = receiver.listen(transport, "tcp://localhost:0")
         host, _, port = listener.address.removeprefix("tcp://").rpartition(":")
         assert host == "localhost"
         assert int(port) > 0
@@ -107,31 +138,68 @@ def test_what_is_no_broker_fails_the_handshake() -> None:
         ("ipc:///" + "long/" * 30, "107 bytes"),
     ],
 )
-def test_why_an_address_can_not_be_listened_on(address: str, why: str) -> None:
+def test_why_an_address_can_not_be_listened_on(
+    transport: Transport, address: str, why: str
+) -> None:
     with ReceiverThread() as receiver:
         with pytest.raises(ConfigError, match=why) as refused:
-            receiver.listen(ZeromqTransport(ZeromqOptions()), address)
+            receiver.listen(transport, address)
         assert address in str(refused.value)
 
 
-def test_a_file_is_not_replaced_by_a_socket(folder: Path) -> None:
+def test_a_file_is_not_replaced_by_a_socket(transport: Transport, folder: Path) -> None:
     path = folder / "precious"
     path.write_text("data")
     with ReceiverThread() as receiver:
         with pytest.raises(ConfigError, match="a file lies there; choose another path"):
-            receiver.listen(ZeromqTransport(ZeromqOptions()), f"ipc://{path}")
+            receiver.listen(transport, f"ipc://{path}")
     assert path.read_text() == "data"
 
 
-def test_a_socket_file_that_was_left_behind_is_taken_over(folder: Path) -> None:
+def test_a_socket_file_that_was_left_behind_is_taken_over(
+    transport: Transport, folder: Path
+) -> None:
     path = folder / "broker.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     with ReceiverThread() as receiver:
-        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), f"ipc://{path}")
+        listener = receiver.listen(transport, f"ipc://{path}")
         with Caller(connect(listener.address, Limits())).connected() as caller:
             assert caller.ask(b"hello") == [b"hello"]
             assert receiver.messages[0][0].name.endswith(f"(process {os.getpid()})")
+
+
+def test_a_socket_file_goes_with_its_listener(folder: Path) -> None:
+    path = folder / "broker.sock"
+    with ReceiverThread() as receiver:
+        receiver.listen(zmtp(), f"ipc://{path}")
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_socket_file_of_somebody_else_is_left_alone(folder: Path) -> None:
+    """Whoever took the place while we listened keeps it."""
+    path = folder / "broker.sock"
+    with ReceiverThread() as receiver:
+        receiver.listen(zmtp(), f"ipc://{path}")
+        path.unlink()
+        path.write_text("data")
+    assert path.read_text() == "data"
+
+
+def test_a_name_without_a_file() -> None:
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(zmtp(), f"ipc://@mq-test-{os.getpid()}")
+        with Caller(connect(listener.address, Limits())).connected() as caller:
+            assert caller.ask(b"hello") == [b"hello"]
+
+
+def test_an_address_of_the_sixth_version(transport: Transport) -> None:
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(transport, "tcp://[::1]:0")
+        with Caller(connect(listener.address, Limits())).connected() as caller:
+            assert caller.ask(b"hello") == [b"hello"]
+            assert receiver.messages[0][0].name.startswith("[::1]:")
 
 
 def test_a_forked_child_has_a_context_of_its_own(tmp_path: Path) -> None:
@@ -170,20 +238,20 @@ with call() as parent:
 """
 
 
-def test_the_plugin_counts_what_it_drops() -> None:
-    plugin = ZeromqPlugin(ZeromqOptions())
+@pytest.mark.parametrize("plugin", [ZeromqPlugin(), ZmtpPlugin()], ids=["zeromq", "zmtp"])
+def test_the_plugin_counts_what_it_drops(plugin: ZeromqPlugin | ZmtpPlugin) -> None:
     (transport,) = plugin.transports()
     with ReceiverThread() as receiver:
         listener = receiver.listen(transport, "tcp://127.0.0.1:0", Limits(frames=1))
         with Caller(connect(listener.address, Limits())).connected() as caller:
             caller.ask(b"hello")
             assert [(metric.name, metric.value) for metric in plugin.metrics()] == [
-                ("zeromq_connections", 1)
+                (f"{plugin.name}_connections", 1)
             ]
             caller.send(b"one", b"too many")
             caller.until(lambda: "disconnected" in caller.events)
         receiver.until(lambda: receiver.gone)
         connections, dropped = plugin.metrics()
     assert connections.value == 0
-    assert (dropped.name, dropped.value) == ("zeromq_dropped_total", 1)
+    assert (dropped.name, dropped.value) == (f"{plugin.name}_dropped_total", 1)
     assert dropped.labels == {"address": listener.address, "reason": "too_many_frames"}

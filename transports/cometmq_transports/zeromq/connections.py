@@ -20,7 +20,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import zmq
 
-from cometmq_transports.zeromq.descriptors import Spare, ceiling
+from cometmq_transports.headroom import ceiling
+from cometmq_transports.zeromq.descriptors import Spare
 from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
 
 logger = logging.getLogger(__name__)

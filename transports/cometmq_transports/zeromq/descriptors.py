@@ -1,32 +1,16 @@
-"""Descriptors when few are left: where connections have to stop, and how to look at one without
-taking another.
+"""How to look at a connection without taking another descriptor, for when few are left.
 
 ZeroMQ tries to accept for ever while somebody knocks and no descriptor is left, which costs a core.
 It can't be told to wait (to unbind would end the connections that are there), so it must not come
-so far: the last descriptors are kept free of connections.
+so far: the last descriptors are kept free of connections (see `headroom`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket as sockets
-import sys
 from collections.abc import Iterator
-
-HEADROOM = 128
-"""Descriptors that no connection may have: for segments, indexes and what plugins open."""
-
-
-def ceiling() -> int:
-    """The number below which the descriptor of a connection has to lie. Systems give the lowest
-    one that is free, so a connection with a higher one says that only few are left, whatever took
-    the others."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    return limit - min(HEADROOM, limit // 4)
 
 
 class Spare:

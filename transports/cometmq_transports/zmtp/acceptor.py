@@ -2,7 +2,7 @@
 
 When no descriptor is left, accepting fails while the caller goes on waiting, so that a loop that
 simply tried again would burn a core. So the acceptor rests: until a connection of ours was closed,
-or for a second.
+or for a second. It does so before the last ones are gone, which are for files.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 
 from cometmq.errors import ConfigError
 from cometmq_transports.address import Endpoint, bind_failure, check_socket_file, resolve
+from cometmq_transports.headroom import ceiling
 from cometmq_transports.keepalive import keep_alive
 
 logger = logging.getLogger(__name__)
@@ -83,17 +84,20 @@ class Acceptor:
         """Up to `most` new connections and what to call them. May begin to rest."""
         accepted: list[tuple[socket.socket, str]] = []
         self.resting = False
+        highest = ceiling()
         for _ in range(most):
             try:
+                self._look_ahead(highest)
                 connected, peer = self._listening.accept()
             except BlockingIOError:
                 self._told = False
                 break
             except OSError as error:
-                self._counters["accept_failed"] += 1
                 if error.errno in _EXHAUSTED:
+                    self._counters["few_descriptors"] += 1
                     self._rest(error)
                     break
+                self._counters["accept_failed"] += 1
                 continue  # that one left before its turn came
             try:
                 accepted.append((connected, self._set_up(connected, peer)))
@@ -111,6 +115,13 @@ class Acceptor:
                     os.unlink(path)
             except FileNotFoundError:
                 pass  # somebody was quicker
+
+    def _look_ahead(self, highest: int) -> None:
+        """Raises OSError if the next descriptor is not for a connection."""
+        lowest_free = os.dup(self._listening.fileno())
+        os.close(lowest_free)
+        if lowest_free >= highest:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def _rest(self, error: OSError) -> None:
         self.resting = True

@@ -179,7 +179,8 @@ class Connection:
                 self._hub.drop(self)  # it left; whoever closes first is no failure
                 return
             outbox.sent(size)
-        self._hub.changed(self)
+        if self.blocked or self.interest != EPOLLIN:
+            self._hub.changed(self)
 
     def say_no_more(self) -> bool:
         """Tell the client that nothing follows, once all has left. True when that was told now."""

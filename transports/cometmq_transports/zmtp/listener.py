@@ -15,6 +15,7 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
@@ -153,22 +154,23 @@ class ZmtpListener:
                 self._spin()
 
     def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
-        unfinished, self._unfinished = self._unfinished, {}
-        callers = list(unfinished)
+        callers = list(islice(self._unfinished, CALLERS_MAX))
+        for connection in callers:
+            del self._unfinished[connection]
         for descriptor, event in self._epoll.poll(0, CALLERS_MAX):
-            connection = self._connections.get(descriptor)
-            if connection is None:  # the acceptor's, or one of a connection dropped just now
+            caller = self._connections.get(descriptor)
+            if caller is None:  # the acceptor's, or one of a connection dropped just now
                 if descriptor == self._acceptor.fileno():
                     self._welcome()
-            elif connection.gone:
-                self._hear_out(connection, event)
-            elif event & _BROKEN and connection.paused:
-                self.drop(connection)
+            elif caller.gone:
+                self._hear_out(caller, event)
+            elif event & _BROKEN and caller.paused:
+                self.drop(caller)
             else:
                 if event & select.EPOLLOUT:
-                    connection.flush()
-                if event & ~select.EPOLLOUT and connection not in unfinished:
-                    callers.append(connection)
+                    caller.flush()
+                if event & ~select.EPOLLOUT and not caller.pending:
+                    callers.append(caller)
         share = max(1, len(callers))
         frames = max(SHARE_FRAMES_MIN, DRAIN_FRAMES // share)
         size = max(SHARE_BYTES_MIN, min(DRAIN_BYTES // share, self.credit_bytes // 4))
@@ -194,7 +196,7 @@ class ZmtpListener:
             drain.extend([(connection, message) for message in messages])
         elif connection.ready and not was_ready and not connection.gone:
             self._set_timer(connection, _SILENT_S, "silent")
-        if not connection.gone:
+        if connection.pending or connection.interest != select.EPOLLIN:
             self.changed(connection)
 
     def _announce(self) -> None:
