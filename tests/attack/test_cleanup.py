@@ -206,6 +206,25 @@ def test_a_run_that_was_missed_and_fails_is_tried_again() -> None:
     play(second, environment)
 
 
+def test_a_long_run_is_told_of_once_and_not_every_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await fill(client, 12.2)
+        files = rig.environment.files
+        files.make_folder("/other")
+        file = files.open("/other/file", create=True)
+        file.truncate(int(files.space("/")[1] * 0.98))
+        file.close()
+        with caplog.at_level(logging.WARNING, logger="cometmq.broker.jobs"):
+            await run_for(rig, client, 40)
+        assert len(bases(rig)) < 8
+        late = [record for record in caplog.records if "still runs" in record.message]
+        assert len(late) == 1, late
+
+    play(scenario, pause_ms=50_000, check_interval_s=1.0)
+
+
 # --- options ----------------------------------------------------------------------------------
 
 

@@ -145,6 +145,7 @@ class _TimeLine(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 has no ty
         self._now = now
         self._look_again_s = look_again_s
         self._timer: Timer | None = None
+        self._late: set[str] = set()
         self._seen = now()
         self._store = MemoryJobStore()
         self.add_jobstore(self._store)
@@ -189,8 +190,12 @@ class _TimeLine(BaseScheduler):  # type: ignore[misc]  # APScheduler 3 has no ty
             due = job._get_run_times(now)[-1:]
             try:
                 self._lookup_executor(job.executor).submit_job(job, due)
+                self._late.discard(job.id)
             except MaxInstancesReachedError:
-                logger.warning("job %s still runs; this time it is left out", job.name)
+                if job.id not in self._late:
+                    # Once: a long run of a job of every second would else fill the log.
+                    logger.warning("job %s still runs; it is left out until that ends", job.name)
+                self._late.add(job.id)
             self._move(job, job.trigger.get_next_fire_time(due[0], now))
 
     def _reckon_anew(self, now: datetime) -> None:
