@@ -22,7 +22,7 @@ from cometmq.testing.zmtp import ZmtpPeer
 
 PATIENCE_S = 30.0
 SLOW_TO_STOP = """
-import asyncio, os, time
+import asyncio, ctypes, os, time
 from cometmq.hookspecs import hookimpl
 
 class Slow:
@@ -34,9 +34,14 @@ class Slow:
     @hookimpl
     async def stopping(self, broker):
         print("stopping", flush=True)
-        if os.environ.get("BLOCKS"):
-            while True:
-                time.sleep(60)
+        how = os.environ.get("HANGS", "awaits")
+        while how == "blocks":
+            time.sleep(60)
+        if how == "deaf":
+            mutex = ctypes.create_string_buffer(128)
+            lock = ctypes.CDLL(None).pthread_mutex_lock
+            lock(mutex)
+            lock(mutex)  # in C, where no handler of Python's is ever called
         await asyncio.sleep(60)
 """
 ENTRY_POINT = "[cometmq.plugins]\nslow = slow_to_stop:Slow\n"
@@ -262,13 +267,12 @@ def test_sigterm_while_a_plugin_starts_is_obeyed_when_it_has(
     assert ended(process) == 1, "the second signal does not wait"
 
 
-@pytest.mark.parametrize("how", ["waits", "blocks"])
+@pytest.mark.parametrize("how", ["awaits", "blocks", "deaf"])
 def test_a_second_sigterm_ends_it_at_once_whatever_holds_the_stop(
     tmp_path: Path, slow_plugin: dict[str, str], how: str
 ) -> None:
     """Also when a plugin never gives the event loop back: nobody has to reach for SIGKILL."""
-    blocks = "1" if how == "blocks" else ""
-    process = run_broker(tmp_path, "--plugins", "slow", BLOCKS=blocks, **slow_plugin)
+    process = run_broker(tmp_path, "--plugins", "slow", HANGS=how, **slow_plugin)
     assert process.stdout is not None
     assert process.stdout.readline() == b"starting\n"
     json.loads(process.stdout.readline())
@@ -280,6 +284,46 @@ def test_a_second_sigterm_ends_it_at_once_whatever_holds_the_stop(
     assert ended(process) == 1
     assert time.monotonic() - began_s < 5.0
     run_mq("log", "verify", str(tmp_path / "data")).ok()
+
+
+@pytest.mark.parametrize("how", ["awaits", "blocks", "deaf"])
+def test_one_sigterm_is_enough_in_the_end_and_who_never_returned_is_named(
+    tmp_path: Path, slow_plugin: dict[str, str], how: str
+) -> None:
+    process = run_broker(
+        tmp_path,
+        *("--plugins", "slow"),
+        HANGS=how,
+        MQ_BROKER__LOOP_STALL_LIMIT_MS="1500",
+        **slow_plugin,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"starting\n"
+    json.loads(process.stdout.readline())
+    process.terminate()
+    assert process.stdout.readline() == b"stopping\n"
+    began_s = time.monotonic()
+    assert ended(process) == 1
+    assert time.monotonic() - began_s > 1.0
+    log = (tmp_path / "broker.log").read_text()
+    assert "asked to stop, but hook stopping of plugin slow has not returned for 1.5 s" in log
+    run_mq("log", "verify", str(tmp_path / "data")).ok()
+
+
+def test_one_sigterm_ends_a_start_that_a_plugin_never_lets_end(
+    tmp_path: Path, slow_plugin: dict[str, str]
+) -> None:
+    process = run_broker(
+        tmp_path,
+        *("--plugins", "slow"),
+        START_S="600",
+        MQ_BROKER__LOOP_STALL_LIMIT_MS="1500",
+        **slow_plugin,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"starting\n"
+    process.terminate()
+    assert ended(process) == 1
+    assert "hook started of plugin slow has not returned" in (tmp_path / "broker.log").read_text()
 
 
 # --- two brokers, one folder ------------------------------------------------------------------

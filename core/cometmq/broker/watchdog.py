@@ -71,10 +71,13 @@ class Watchdog:
             blocked_s += INTERVAL_S
             if blocked_s >= WARN_AFTER_S and not warned:
                 warned = True
-                logger.warning("the event loop is blocked: %s", self._culprit(blocked_s))
+                logger.warning(
+                    "the event loop is blocked: %s",
+                    culprit(self._running(), self._loop_thread_id, blocked_s),
+                )
             if blocked_s >= self._limit_s and not hung:
                 hung = True
-                self._hung(self._culprit(blocked_s))
+                self._hung(culprit(self._running(), self._loop_thread_id, blocked_s))
 
     def _ask(self) -> bool:
         """False: the loop is closed."""
@@ -89,18 +92,19 @@ class Watchdog:
     def _answer(self) -> None:
         self._answered = True
 
-    def _culprit(self, blocked_s: float) -> str:
-        """One sentence: which hook, else which line of code."""
-        called = self._running()
-        if called is not None:
-            plugin, hook = called
-            return (
-                f"hook {hook} of plugin {plugin} has not returned for {blocked_s:.1f} s; "
-                "hooks may not block: move the work to environment.threads, or disable the plugin"
-            )
-        frame = sys._current_frames().get(self._loop_thread_id)
-        where = "an unknown place"
-        if frame is not None:
-            last = traceback.extract_stack(frame)[-1]
-            where = f"{last.name} ({last.filename}, line {last.lineno})"
-        return f"{where} has held it for {blocked_s:.1f} s"
+
+def culprit(called: tuple[str, str] | None, thread_id: int, blocked_s: float) -> str:
+    """Who holds the loop of a thread for so long, in one sentence: the hook that is being called,
+    else a line of code."""
+    if called is not None:
+        plugin, hook = called
+        return (
+            f"hook {hook} of plugin {plugin} has not returned for {blocked_s:.1f} s; "
+            "hooks may not block: move the work to environment.threads, or disable the plugin"
+        )
+    frame = sys._current_frames().get(thread_id)
+    where = "an unknown place"
+    if frame is not None:
+        last = traceback.extract_stack(frame)[-1]
+        where = f"{last.name} ({last.filename}, line {last.lineno})"
+    return f"{where} has held it for {blocked_s:.1f} s"

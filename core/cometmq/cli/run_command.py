@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-from typing import Any
 
 import click
 
 from cometmq.broker import Broker
 from cometmq.cli.descriptors import fitted, raise_limit, shortage
+from cometmq.cli.ending import Ending
 from cometmq.cli.output import json_option, print_json
 from cometmq.config import Config, load_config
 from cometmq.plugins import compose
@@ -59,7 +58,8 @@ def run(
 ) -> None:
     """Run a broker in the foreground until SIGINT or SIGTERM.
 
-    A second signal exits at once; the log can take it.
+    A second signal exits at once; the log can take it. A plugin that never returns is named and
+    ends it too, after broker.loop_stall_limit_ms.
     """
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -86,9 +86,11 @@ def run(
 async def _serve(config: Config, as_json: bool, notes: list[str]) -> None:
     """Start, tell, wait for the end, stop. A start that fails leaves nothing running."""
     stop = asyncio.Event()
-    before = _on_signals(asyncio.get_running_loop(), stop)
+    ending = Ending(stop.set, config.broker.loop_stall_limit_ms / 1000)
     environment = RealEnvironment()
-    broker = Broker(config, environment, compose(config))
+    composition = compose(config)
+    broker = Broker(config, environment, composition)
+    ending.composition = composition
     try:
         await broker.start()
         lines = [*broker.banner(), *notes]
@@ -101,25 +103,7 @@ async def _serve(config: Config, as_json: bool, notes: list[str]) -> None:
     finally:
         await broker.stop()
         environment.threads.close()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _on_signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> dict[signal.Signals, Any]:
-    """The first signal sets `stop`, a second one exits at once: whoever asks twice does not want
-    to wait for a clean stop, and the log can take it. Returns the handlers from before.
-
-    Not by the loop's own way, which can't hear the second one while a plugin holds the loop.
-    """
-    asked: list[int] = []
-
-    def on_signal(number: int, frame: object) -> None:
-        if asked:
-            os._exit(1)
-        asked.append(number)
-        loop.call_soon_threadsafe(stop.set)
-
-    return {it: signal.signal(it, on_signal) for it in (signal.SIGINT, signal.SIGTERM)}
+        ending.close()
 
 
 async def _first(*waits: object) -> None:

@@ -54,7 +54,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: Milliseconds = 30_000
     """A client that is silent for so long has left."""
     loop_stall_limit_ms: Milliseconds = 30_000
-    """A broker whose event loop is blocked for so long stops itself."""
+    """A broker whose event loop is blocked for so long stops itself; after a signal, no hook is
+    waited for any longer."""
     malloc_tuning: bool = True
     """Keep freed memory for the next burst instead of giving it back at once."""
 

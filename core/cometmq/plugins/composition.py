@@ -53,6 +53,12 @@ class Composition:
         """(plugin, hook) that runs at this moment, None outside of hooks. For other threads."""
         return self._state.running
 
+    @property
+    def awaited(self) -> tuple[str, str] | None:
+        """(plugin, hook) that was called and is being awaited, the same object as long as it is;
+        None if none is. For other threads."""
+        return self._state.awaited
+
     def implementers(self, hook: str) -> tuple[str, ...]:
         """Names of the plugins that implement a hook, in order."""
         return tuple(call.candidate.name for call in self._calls[hook])
