@@ -54,6 +54,7 @@ class Driver:
         self._drove_at_s = 0.0
         self._asleep_until_s = 0.0
         self._read_fd, self._write_fd = _wake_descriptors()
+        self._woken = False
         self._loop_thread: object | None = None
         self._watched: Channel | None = None
         self._at_exit = at_exit
@@ -82,7 +83,7 @@ class Driver:
             if self._driving:
                 self._wake()
             try:
-                self._wait(task, None)
+                self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
             self._leave()
@@ -155,12 +156,16 @@ class Driver:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _wait(self, waitable: Waitable[T], deadline_s: float | None) -> None:
-        """With the lock: drive, or let another thread drive, until done or over."""
+    def _wait(
+        self, waitable: Waitable[T], deadline_s: float | None, *, look: bool = True
+    ) -> None:
+        """With the lock: drive, or let another thread drive, until done or over. Without `look`
+        nothing is received before the first wait."""
         engine = self.engine
         while True:
             if not self._driving:
-                engine.pump()
+                engine.pump(look)
+                look = True
             if waitable.done:
                 return
             now_s = engine.now_s()
@@ -263,12 +268,16 @@ class Driver:
     # --- waking -------------------------------------------------------------------------------
 
     def _wake(self) -> None:
+        self._woken = True  # first: a signal handler may come in between
         try:
             os.write(self._write_fd, b"\x01\0\0\0\0\0\0\0")
         except BlockingIOError:
             pass  # it is full of wake-ups already
 
     def _drain_wakes(self) -> None:
+        if not self._woken:
+            return
+        self._woken = False
         try:
             os.read(self._read_fd, 64)
         except BlockingIOError:

@@ -30,6 +30,8 @@ T = TypeVar("T")
 _EPOCH_SHIFT = 16
 """A client whose id was chosen begins at the time, with room for many reconnects: so of two that
 call themselves the same, the newer one wins for good, and one made after a crash is the newer."""
+RECEIVED_AT_ONCE = 256
+"""Messages of one call to the channel: when fewer came, no more were there."""
 BLOCKED_RETRY_S = 0.002
 """A transport says when something came, not when it could take more: so ask again."""
 
@@ -61,6 +63,8 @@ class Engine:
     ) -> None:
         self.environment = environment
         self.clock = environment.clock
+        self.now_s = environment.clock.monotonic_s
+        """Seconds on the monotonic clock."""
         self.address = address
         self._connect = connect or find_connect(address)
         self.connection = Connection(
@@ -80,10 +84,6 @@ class Engine:
         self._blocked = False
 
     # --- for flows ----------------------------------------------------------------------------
-
-    def now_s(self) -> float:
-        """Seconds on the monotonic clock."""
-        return self.clock.monotonic_s()
 
     def spawn(self, flow: Flow[T]) -> Task[T]:
         """Run a flow until it has to wait; the rest follows from `pump`."""
@@ -151,12 +151,13 @@ class Engine:
 
     # --- for drivers --------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Do all that can be done now: due timers, send, receive. Never blocks."""
+    def pump(self, look: bool = True) -> None:
+        """Do all that can be done now: due timers, send, receive. Never blocks. Without `look` it
+        does not try to receive before it sends: for whoever waits in the channel right after."""
         if self.closed is not None:
             return
-        while self._step():
-            pass
+        while self._step(look):
+            look = True
 
     def next_s(self) -> float:
         """When `pump` has to be called though nothing came."""
@@ -179,12 +180,13 @@ class Engine:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _step(self) -> bool:
-        """One round; returns whether anything happened, so that another one may be needed."""
+    def _step(self, look: bool) -> bool:
+        """One round; returns whether another one may be needed: there was more to receive, or
+        what was done (a channel's `send`, above all) may have brought something."""
         now_s = self.now_s()
         connection = self.connection
         went = False
-        if self.channel is not None:
+        if self.channel is not None and (look or connection.state is not State.READY):
             went = self._receive(self.channel, now_s)
         connection.tick(now_s)
         if connection.state is State.DOWN:
@@ -202,21 +204,24 @@ class Engine:
         return not self._blocked
 
     def _receive(self, channel: Channel, now_s: float) -> bool:
+        """Returns whether there may be more."""
         went = False
         for event, detail in channel.events():
             went = True
             # What arrived before the connection broke still counts.
             self._take(channel, now_s)
             self.connection.happened(now_s, event, detail)
-        return self._take(channel, now_s) or went
+        return self._take(channel, now_s) >= RECEIVED_AT_ONCE or went
 
-    def _take(self, channel: Channel, now_s: float) -> bool:
-        if self.connection.state not in (State.GREETING, State.READY):
-            return False
-        messages = channel.receive()
+    def _take(self, channel: Channel, now_s: float) -> int:
+        """How many messages came."""
+        connection = self.connection
+        if connection.state is not State.READY and connection.state is not State.GREETING:
+            return 0
+        messages = channel.receive(RECEIVED_AT_ONCE)
         for frames in messages:
-            self.connection.received(now_s, frames)
-        return bool(messages)
+            connection.received(now_s, frames)
+        return len(messages)
 
     def _run_timers(self, now_s: float) -> bool:
         went = False

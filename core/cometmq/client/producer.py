@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from cometmq.client.batching import Outcome, Receipt, SendResult
+from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
 from cometmq.client.flows import Waitable, log
@@ -74,7 +74,12 @@ class Producer(Face):
 
         Raises Refused and Retryable (nothing is stored), OutcomeUnknown (it may be), Closed.
         """
-        return self.send_soon(message, level).result()
+        accumulator = self._accumulator
+        receipt = accumulator.append_fast(message, level)
+        if receipt is None:
+            return self._driver.run(accumulator.send(message, level))
+        self._hurry(receipt.batch)
+        return receipt.result()
 
     def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
         """Put a message into a batch and return a receipt, usually without waiting.
@@ -86,9 +91,7 @@ class Producer(Face):
         receipt = accumulator.append_fast(message, level)
         if receipt is None:
             return self._driver.run(accumulator.append(message, level))
-        batch = receipt.batch
-        if not batch.topic.in_flight and accumulator.may_close(batch):
-            self._driver.do(partial(accumulator.close_if_idle, batch))
+        self._hurry(receipt.batch)
         return receipt
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
@@ -138,6 +141,11 @@ class Producer(Face):
         self._driver.when_done(waitable, callback)
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _hurry(self, batch: Batch) -> None:
+        """Have it sent now if nothing else is on its way."""
+        if not batch.topic.in_flight and self._accumulator.may_close(batch):
+            self._driver.do(partial(self._accumulator.close_if_idle, batch))
 
     def _forked(self) -> None:
         self._accumulator.sticky.clear()

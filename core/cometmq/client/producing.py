@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from cometmq.batch import BatchError, RecordTuple, encode_messages
-from cometmq.client.batching import Batch, Outcome, Owner, Receipt, TopicState
+from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
@@ -156,6 +156,12 @@ class Accumulator:
             linger_s = self.engine.now_s() + self.options.linger_ms / 1000
             batch.linger = self.engine.at(linger_s, partial(self._linger_over, batch))
         return Receipt(batch, record)
+
+    async def send(self, message: Message, level: Level | None) -> SendResult:
+        """Append, and wait for what becomes of it. Raises what a receipt's `result` does too."""
+        receipt = await self.append(message, level)
+        await receipt.batch
+        return receipt.result()
 
     async def send_one_way(self, message: Message) -> None:
         """Hand one message to the transport; nothing is known of what becomes of it.
@@ -380,4 +386,7 @@ class Accumulator:
         """The body as bytes, and an upper bound of what the message takes in a batch."""
         limits = self.engine.connection.limits
         body = plain_body(message, limits)
-        return body, len(body) + header_bytes(message, limits) + RECORD_BYTES
+        size_bytes = len(body) + RECORD_BYTES
+        if message.tag or message.keys or message.properties:
+            size_bytes += header_bytes(message, limits)
+        return body, size_bytes

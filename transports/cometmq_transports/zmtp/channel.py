@@ -22,7 +22,7 @@ from cometmq_transports.address import Endpoint, parse, resolve
 from cometmq_transports.keepalive import keep_alive
 from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zmtp.decoder import Decoder, Message
-from cometmq_transports.zmtp.outbox import Outbox, gather
+from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
@@ -103,6 +103,9 @@ class ZmtpChannel:
         self._deadline_s = time.monotonic() + CONNECT_S
         self._ready = False
         self._ended = False
+        self._quiet = False
+        """A message has just left, so that its answer can't be there yet: one call of `receive`
+        may pass without asking the system. If there is something, the descriptor tells."""
         self._last: tuple[ChannelEvent, str] | None = None
         """What ended it, until `events` tells."""
         self._wake_fd = -1
@@ -124,9 +127,14 @@ class ZmtpChannel:
             self._flush()
             if outbox:
                 return False
-        for data in gather(frames):
-            outbox.put_raw(data)
-        self._flush()
+        buffers = gather(frames)
+        size = self._transmit(buffers[:GATHER_MAX])
+        if size != sum(map(len, buffers)):
+            for data in buffers:
+                outbox.put_raw(data)
+            outbox.sent(max(0, size))
+            self._flush()
+        self._quiet = True
         return True
 
     def receive(self, max_messages: int = 256) -> list[Message]:
@@ -136,6 +144,9 @@ class ZmtpChannel:
         if self._outbox:
             self._flush()
         decoder = self._decoder
+        if self._quiet and not decoder.pending:
+            self._quiet = False
+            return []
         messages = decoder.more(max_messages) if decoder.pending else []
         while not (self._ended or decoder.pending) and len(messages) < max_messages:
             buffers = decoder.buffers()
@@ -172,6 +183,7 @@ class ZmtpChannel:
         there, `wake_fd` is readable, or the time is over; it is rounded up to milliseconds."""
         if self._epoll.closed or self._last is not None or self._decoder.pending:
             return
+        self._quiet = False
         if wake_fd != self._wake_fd:
             if self._wake_fd >= 0:
                 self._poll.unregister(self._wake_fd)
