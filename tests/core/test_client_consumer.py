@@ -163,6 +163,25 @@ def test_nothing_is_committed_twice() -> None:
     assert len(rig.broker.asked(Operation.COMMIT)) == 1
 
 
+def test_a_commit_that_is_tried_again_takes_back_no_later_one() -> None:
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(0)
+    rig.put(b"0")
+    rig.work(listener)
+    later = Answer(protocol.Failure("later", 1000), Status.RETRY)
+    rig.broker.answer_once(Operation.COMMIT, later)
+    first = rig.start(rig.grouping.commit())
+    rig.put(b"1")
+    rig.work(listener)
+    rig.commit()
+    assert rig.committed() == 2 and not first.done
+    rig.pass_time(2)
+    first.result()
+    sent = [request.header for request in rig.broker.asked(Operation.COMMIT)]
+    assert [h.parts[0].offset for h in sent if isinstance(h, protocol.Commit)] == [1, 2, 2]
+
+
 def test_the_lowest_unfinished_offset_is_committed() -> None:
     rig = GroupRig()
     listener = rig.subscribe()

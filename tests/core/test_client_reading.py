@@ -571,6 +571,23 @@ def test_commit_without_waiting_logs_what_fails(caplog: pytest.LogCaptureFixture
     assert rig.broker.committed["billing", "orders", 0].offset == 1
 
 
+def test_a_commit_that_is_tried_again_takes_back_no_later_one() -> None:
+    """Nor does it commit what was polled since, which nobody may have handled yet."""
+    rig = ConsumerRig(group="billing")
+    later = Answer(protocol.Failure("later", 1000), Status.RETRY)
+    rig.broker.answer_once(Operation.COMMIT, later)
+    rig.put(b"0", b"1", b"2")
+    for _ in range(2):
+        rig.poll(1)
+        rig.reader.commit_soon()
+        rig.step()
+    rig.poll(1)
+    assert rig.broker.committed["billing", "orders", 0].offset == 2
+    rig.pass_time(3)
+    assert len(rig.broker.asked(Operation.COMMIT)) == 3
+    assert rig.broker.committed["billing", "orders", 0].offset == 2
+
+
 def test_commit_without_a_group_is_refused() -> None:
     rig = ConsumerRig()
     with pytest.raises(Refused, match="group="):

@@ -7,14 +7,12 @@ from cometmq.client.dispatch import Dispatch
 from cometmq.client.engine import Engine
 from cometmq.client.flows import log
 from cometmq.client.lane import Lane
-from cometmq.client.offsets import commit_failures
+from cometmq.client.offsets import ask_commit, commit_failures
 from cometmq.errors import CometError, Fenced
-from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
+from cometmq.protocol import CommitPart
 
 PARTS_MAX = 1000
 """So many queues go into one request."""
-
-Moved = tuple[Lane, Place]
 
 
 class Commits:
@@ -33,11 +31,11 @@ class Commits:
         A queue that turns out not to be ours is no error. Raises Refused, Retryable,
         OutcomeUnknown; then the next commit covers what is missing.
         """
-        moved: list[Moved] = []
-        for lane in self._dispatch.lanes.values():
-            place = lane.settle()
-            if place != lane.committed and not (lane.lost or lane.halted):
-                moved.append((lane, place))
+        moved = [
+            lane
+            for lane in self._dispatch.lanes.values()
+            if lane.settle() != lane.committed and not (lane.lost or lane.halted)
+        ]
         first: CometError | None = None
         for at in range(0, len(moved), PARTS_MAX):
             first = await self._store(moved[at : at + PARTS_MAX]) or first
@@ -56,26 +54,27 @@ class Commits:
         else:
             self._failed = False
 
-    async def _store(self, moved: list[Moved]) -> CometError | None:
+    async def _store(self, lanes: list[Lane]) -> CometError | None:
         """One request; returns the first failure of a queue that is ours."""
-        header = Commit(self._group, [_part(lane, place) for lane, place in moved])
         deadline_s = self._engine.now_s() + self._timeout_s
-        reply = await self._engine.ask(Operation.COMMIT, header, CommitReply, deadline_s)
-        failed = commit_failures(reply, header.parts)
+        sent, reply = await ask_commit(
+            self._engine, self._group, lambda: [_part(lane) for lane in lanes], deadline_s
+        )
+        failed = commit_failures(reply, sent)
         first: CometError | None = None
-        for at, (lane, place) in enumerate(moved):
+        for at, (lane, part) in enumerate(zip(lanes, sent, strict=True)):
             error = failed.get(at)
             if error is None:
-                lane.committed = place
+                lane.committed = Place(part.offset, part.epoch)
             elif isinstance(error, Fenced):
                 # A token that was renewed meanwhile says nothing of the one that we have now.
-                if lane.token is header.parts[at].token:
+                if lane.token is part.token:
                     self._dispatch.on_fenced(lane)
             else:
                 first = first or error
         return first
 
 
-def _part(lane: Lane, place: Place) -> CommitPart:
-    cursor = lane.cursor
+def _part(lane: Lane) -> CommitPart:
+    cursor, place = lane.cursor, lane.settle()
     return CommitPart(*lane.key, place.offset, place.epoch, cursor.incarnation, cursor.token)

@@ -48,6 +48,7 @@ class Cursor:
     """
 
     __slots__ = (
+        "asked",
         "buffered_bytes",
         "call",
         "chunks",
@@ -90,6 +91,8 @@ class Cursor:
         """The offset of a batch whose bytes were wrong once."""
         self.dirty = False
         """Whether the place is worth a commit."""
+        self.asked = Place(0, 0)
+        """The place that its user last asked to commit."""
         self.token: Token | None = None
         """The claim under which it is read; None: it is read without one."""
         self.idle = False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from cometmq.client.backoff import Backoff
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import failure
-from cometmq.errors import CometError, ProtocolError, Refused
+from cometmq.errors import CometError, ProtocolError, Refused, Retryable
 from cometmq.protocol import (
+    Commit,
     CommitPart,
     CommitReply,
     Committed,
@@ -67,6 +69,27 @@ async def committed_offsets(
     header = Committed(group, list(queues))
     reply = await engine.ask(Operation.COMMITTED, header, OffsetsReply, deadline_s)
     return [part if part.found else None for part in _checked(reply, queues)]
+
+
+async def ask_commit(
+    engine: Engine, group: str, parts: Callable[[], list[CommitPart]], deadline_s: float
+) -> tuple[list[CommitPart], CommitReply]:
+    """Commit, and again while the broker says "later"; what was sent last, and its answer.
+
+    `parts` is asked anew for each try: one that comes late must not take back what a later commit
+    has stored meanwhile. Raises Refused, Retryable, OutcomeUnknown.
+    """
+    backoff = Backoff(engine.environment.random)
+    while True:
+        header = Commit(group, parts())
+        try:
+            reply = await engine.call(Operation.COMMIT, header, CommitReply, deadline_s)
+            return header.parts, reply
+        except Retryable as error:
+            pause_s = max(error.after_ms / 1000, backoff.next_s())
+            if engine.now_s() + pause_s >= deadline_s:
+                raise
+        await engine.sleep(pause_s)
 
 
 def commit_failures(reply: CommitReply, parts: Sequence[CommitPart]) -> dict[int, CometError]:

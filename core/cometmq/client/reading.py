@@ -9,6 +9,7 @@ from cometmq.client.fetcher import Fetcher, FetchOptions
 from cometmq.client.flows import Waitable, report_failure
 from cometmq.client.offsets import (
     Start,
+    ask_commit,
     commit_failures,
     committed_offsets,
     offsets_at,
@@ -17,7 +18,7 @@ from cometmq.client.taking import Taker, UnreadablePolicy
 from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Expired, Refused, Truncated
 from cometmq.message import ReceivedMessage
-from cometmq.protocol import Commit, CommitPart, CommitReply, Operation
+from cometmq.protocol import CommitPart
 
 
 class Reader:
@@ -160,13 +161,19 @@ class Reader:
         dirty = [cursor for cursor in self.assignment.cursors.values() if cursor.dirty]
         if not dirty:
             return
-        header = Commit(self._group, [_commit_part(cursor) for cursor in dirty])
         for cursor in dirty:
+            assert cursor.place is not None  # only what was handed out or sought is worth a commit
+            cursor.asked = cursor.place
             cursor.dirty = False
         failed: dict[int, CometError] = {}
         try:
-            reply = await self.engine.ask(Operation.COMMIT, header, CommitReply, self._deadline_s())
-            failed = commit_failures(reply, header.parts)
+            parts, reply = await ask_commit(
+                self.engine,
+                self._group,
+                lambda: [_commit_part(cursor) for cursor in dirty],
+                self._deadline_s(),
+            )
+            failed = commit_failures(reply, parts)
         except CometError as error:
             failed = dict.fromkeys(range(len(dirty)), error)
         for place in failed:
@@ -200,6 +207,5 @@ class Reader:
 
 
 def _commit_part(cursor: Cursor) -> CommitPart:
-    place = cursor.place
-    assert place is not None  # only what was handed out or sought is worth a commit
+    place = cursor.asked
     return CommitPart(cursor.topic, cursor.queue, place.offset, place.epoch, cursor.incarnation)
