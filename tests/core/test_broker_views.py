@@ -178,6 +178,13 @@ class TestClaims(StateViewContract):
         keys = [
             (group, topic, queue) for group in "gh" for topic in range(80) for queue in range(3)
         ]
+        members = {holder.member for _, holder in view.items()} | {"nobody"}
+        for group in "gh":
+            mine = [(key, holder.member) for key, holder in view.items() if key[0] == group]
+            assert sorted(view.held(group)) == sorted(key for key, _ in mine)
+            for member in members:
+                held = sorted(key for key, holder in mine if holder == member)
+                assert sorted(view.held(group, member)) == held
         undos = {key: view.undo(key) for key in keys if view.undo(key) is not None}
         modes = {group: view.mode(group) for group in sorted(view.groups())}
         return sorted(view.items()), undos, modes, len(view)

@@ -106,6 +106,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[ClaimKey, Holder] = {}
+        self._held: dict[str, dict[str, dict[ClaimKey, None]]] = {}
+        """The keys of `_claims`, by group and member."""
         self._undos: dict[ClaimKey, Undo] = {}
         self._modes: dict[str, str] = {}
 
@@ -127,6 +129,13 @@ class Claims:
     def items(self) -> list[tuple[ClaimKey, Holder]]:
         """All claims."""
         return list(self._claims.items())
+
+    def held(self, group: str, member: str = "") -> list[ClaimKey]:
+        """The claims of a group, or of one member of it."""
+        members = self._held.get(group, {})
+        if member:
+            return list(members.get(member, ()))
+        return [key for keys in members.values() for key in keys]
 
     def groups(self) -> list[str]:
         """Groups that have a mode."""
@@ -157,12 +166,14 @@ class Claims:
 
     def load(self, data: bytes) -> None:
         shard = _shards.decode(data)
-        self._claims.update(shard.claims)
+        for key, holder in shard.claims:
+            self._put(key, holder)
         self._undos.update(shard.undos)
         self._modes.update(shard.modes)
 
     def reset(self) -> None:
         self._claims.clear()
+        self._held.clear()
         self._undos.clear()
         self._modes.clear()
 
@@ -170,11 +181,28 @@ class Claims:
         key = change.group, change.incarnation, change.queue
         if change.member:
             token = batch.epoch, batch.position
-            self._claims[key] = Holder(change.member, *token, change.timeout_ms)
+            self._put(key, Holder(change.member, *token, change.timeout_ms))
         elif change.member is not None:
-            self._claims.pop(key, None)
+            self._drop(key)
         if change.undo_offset is not None:
             self._undos[key] = Undo(batch.position, change.undo_offset, change.undo_epoch)
+
+    def _put(self, key: ClaimKey, holder: Holder) -> None:
+        self._drop(key)
+        self._claims[key] = holder
+        self._held.setdefault(key[0], {}).setdefault(holder.member, {})[key] = None
+
+    def _drop(self, key: ClaimKey) -> None:
+        holder = self._claims.pop(key, None)
+        if holder is None:
+            return
+        members = self._held[key[0]]
+        keys = members[holder.member]
+        del keys[key]
+        if not keys:
+            del members[holder.member]
+        if not members:
+            del self._held[key[0]]
 
     def _change_group(self, change: GroupChange) -> None:
         if change.deleted:
@@ -185,7 +213,7 @@ class Claims:
 
     def _forget(self, gone: Callable[[ClaimKey], bool]) -> None:
         for key in [key for key in self._claims if gone(key)]:
-            del self._claims[key]
+            self._drop(key)
         for key in [key for key in self._undos if gone(key)]:
             del self._undos[key]
 

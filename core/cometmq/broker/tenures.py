@@ -81,11 +81,7 @@ class Tenures:
 
     def held(self, group: str, member: str = "") -> list[ClaimKey]:
         """The living claims of a group, or of one member of it."""
-        return [
-            key
-            for key, holder in self.claims.items()
-            if key[0] == group and member in ("", holder.member) and self.living(key) is not None
-        ]
+        return [key for key in self.claims.held(group, member) if self.living(key) is not None]
 
     def retry_after_ms(self, key: ClaimKey, otherwise_ms: int) -> int:
         """When a claim of somebody else may be over: known for one that waits for its member."""
