@@ -29,8 +29,9 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def run(broker: EmbeddedBroker, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["group", *arguments, "--connect", broker.address])
+def run(broker: EmbeddedBroker, *arguments: str, typed: str = "") -> Result:
+    command = ["group", *arguments, "--connect", broker.address]
+    return CliRunner().invoke(cli, command, input=typed)
 
 
 def told(broker: EmbeddedBroker, *arguments: str) -> str:
@@ -90,10 +91,24 @@ def test_mistakes_on_the_command_line(
 
 
 def test_delete_forgets_the_group(broker: EmbeddedBroker) -> None:
-    assert told(broker, "delete", "billing") == "deleted group billing\n"
+    assert told(broker, "delete", "billing", "--yes") == "deleted group billing\n"
     result = run(broker, "describe", "billing")
     assert isinstance(result.exception, Refused)
     assert result.exception.code == "GROUP_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "sentence"),
+    [
+        ("", 2, "nobody is there to be asked, so group billing was not deleted; --yes"),
+        ("n\n", 1, "group billing was not deleted: the answer was no"),
+    ],
+)
+def test_delete_asks_first(broker: EmbeddedBroker, typed: str, code: int, sentence: str) -> None:
+    result = run(broker, "delete", "billing", typed=typed)
+    assert (result.exit_code, sentence in result.output) == (code, True), result.output
+    assert as_json(broker, "lag", "billing")
+    assert "deleted group" in run(broker, "delete", "billing", typed="y\n").output
 
 
 def test_the_admin_clients_have_the_same(broker: EmbeddedBroker) -> None:

@@ -35,7 +35,7 @@ def test_the_doctor_wants_the_folder_around_the_log(broker: BrokerProcess) -> No
     assert "no folder `log` is in it" in done.err and "data folder of a broker" in done.err
 
 
-@pytest.mark.parametrize("verb", [["reset", "--to", "earliest"], ["delete"]])
+@pytest.mark.parametrize("verb", [["reset", "--to", "earliest"], ["delete", "--yes"]])
 def test_a_group_at_work_is_told_with_the_option_that_overrules(
     broker: BrokerProcess, verb: Sequence[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cometmq.cli.asking import ask_to_delete, yes_option
 from cometmq.cli.consume_command import parse_start
 from cometmq.cli.output import (
     connect_option,
@@ -148,12 +149,17 @@ def reset(
 
 @group.command()
 @click.argument("name")
+@yes_option
 @click.option("--force", is_flag=True, help="Even while members are active.")
 @connect_option
 @timeout_option
 @json_option
-def delete(name: str, force: bool, connect: str, timeout_s: float, as_json: bool) -> None:
+def delete(
+    name: str, yes: bool, force: bool, connect: str, timeout_s: float, as_json: bool
+) -> None:
     """Forget group NAME and all that it committed; its messages stay."""
+    if not yes:
+        ask_to_delete(f"group {name}", "all that it committed")
     with Admin(connect, timeout=timeout_s) as admin:
         admin.delete_group(name, force=force)
     if as_json:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 
 import click
 
+from cometmq.cli.asking import ask_to_delete, yes_option
 from cometmq.cli.output import (
     connect_option,
     counted,
@@ -117,35 +117,20 @@ def alter(
 
 @topic.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @connect_option
 @timeout_option
 @json_option
 def delete(name: str, yes: bool, connect: str, timeout_s: float, as_json: bool) -> None:
     """Delete topic NAME with its messages and the groups' offsets in it."""
     if not yes:
-        _ask(name)
+        ask_to_delete(f"topic {name}", "all its messages")
     with Admin(connect, timeout=timeout_s) as admin:
         admin.delete_topic(name)
     if as_json:
         print_json({"deleted": name})
     else:
         click.echo(f"deleted {name}")
-
-
-def _ask(name: str) -> None:
-    """Return if a person says yes. Raises ClickException."""
-    try:
-        agreed = click.confirm(f"delete topic {name} and all its messages?", err=True)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise click.UsageError(
-            f"nobody is there to be asked, so topic {name} was not deleted; "
-            "--yes deletes without a question"
-        ) from None
-    if not agreed:
-        raise click.ClickException(f"topic {name} was not deleted: the answer was no")
 
 
 def _permissions(info: TopicInfo) -> str:
