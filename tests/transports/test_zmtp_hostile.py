@@ -273,6 +273,7 @@ def test_a_flood_does_not_starve_others(listen: Listen, receiver: ReceiverThread
     with ZmtpPeer(listener.address).shake_hands() as flood:
         with ZmtpPeer(listener.address).shake_hands() as other:
             release = receiver.hold()
+            other.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             flood.send(frame(b"x") * 100_000)
             other.send(frame(b"other"))
             time.sleep(0.05)
@@ -280,6 +281,25 @@ def test_a_flood_does_not_starve_others(listen: Listen, receiver: ReceiverThread
             receiver.until(lambda: len(receiver.messages) == 100_001)
     assert seen.index(b"other") < 2_000
     assert max(receiver.drains) <= 1024
+
+
+def test_a_hundred_floods_are_heard_in_turn(listen: Listen, receiver: ReceiverThread) -> None:
+    """More than one turn hears, each with more than its share of one."""
+    listener = listen()
+    heard: list[bytes] = []
+    receiver.answer = lambda peer, frames: heard.append(bytes(frames[0]))
+    floods = [ZmtpPeer(listener.address).shake_hands() for _ in range(100)]
+    release = receiver.hold()
+    for number, flood in enumerate(floods):
+        flood.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        flood.send(frame(b"%d" % number) * 500)
+    release()
+    receiver.until(lambda: len(receiver.messages) == 50_000)
+    firsts = [heard.index(b"%d" % number) for number in range(100)]
+    assert max(firsts) < 5_000
+    assert max(receiver.drains) <= 2_000
+    for flood in floods:
+        flood.close()
 
 
 def test_who_reads_nothing_is_not_read(listen: Listen, receiver: ReceiverThread) -> None:
