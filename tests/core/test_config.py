@@ -169,6 +169,12 @@ def test_a_mistake_in_the_file(text: str, expected: str) -> None:
         ("MQ_BROKR__LEVEL", "disk", "MQ_BROKR__LEVEL: `brokr` is no section here; did you mean"),
         ("MQ_BROKER__INSECURE", "maybe", "MQ_BROKER__INSECURE: `broker.insecure` is 'maybe', but"),
         ("MQ_BROKER__LISTEN", "[broken", "MQ_BROKER__LISTEN: `broker.listen` is '[broken', but"),
+        (
+            "MQ_BROKER_LEVEL",
+            "disk",
+            "MQ_BROKER_LEVEL: it sets nothing; write MQ_BROKER__LEV",
+        ),
+        ("MQ_LOG_SEGMENT_BYTES", "9", "MQ_LOG_SEGMENT_BYTES: it sets nothing; write MQ_LOG__SEG"),
         ("MQ_PLUGIN__X", "1", "MQ_PLUGIN__X: `plugin.x.` names no option; options are"),
     ],
 )

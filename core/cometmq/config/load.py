@@ -79,6 +79,7 @@ class _Loader:
         for variable in sorted(environ):
             found = _VARIABLE.fullmatch(variable)
             if found is None:
+                self._check_single(variable)
                 continue
             section, key = found[1].lower(), found[2].lower()
             source = Source("environment", variable)
@@ -86,6 +87,17 @@ class _Loader:
                 plugin, _, option = key.partition("__")
                 key = f"{plugin.replace('_', '-')}.{option}"
             self.take(f"{section}.{key}", environ[variable], source)
+
+    def _check_single(self, variable: str) -> None:
+        """One underscore where two belong would otherwise be no setting, without a word."""
+        for section in SECTIONS:
+            key = variable.removeprefix(f"MQ_{section.upper()}_")
+            if key != variable and key.lower() in field_types(section):
+                fail(
+                    Source("environment", variable),
+                    f"it sets nothing; write MQ_{section.upper()}__{key}, with two underscores "
+                    f"between `{section}` and `{key.lower()}`",
+                )
 
     def take(self, key: str, value: object, source: Source) -> None:
         """One value under its dotted key, checked against the type of that key."""
