@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -816,7 +817,8 @@ def test_a_start_without_a_subscription_is_refused() -> None:
         ({"start": 5}, Refused, "start=5"),
         ({"on_expired": "never"}, Refused, "on_expired="),
         ({"session_timeout_s": 5.0}, ConfigError, "two heartbeats"),
-        ({"max_poll_s": 0.0}, ConfigError, "max_poll_s=0.0"),
+        ({"max_poll_s": 0.0}, ConfigError, "max_poll=0.0"),
+        ({"prefetch_messages": 0}, ConfigError, "prefetch_messages=0"),
     ],
 )
 def test_settings_that_can_not_be_used_are_named(
@@ -824,6 +826,29 @@ def test_settings_that_can_not_be_used_are_named(
 ) -> None:
     with pytest.raises(kind, match=text):
         GroupRig(**options)
+
+
+def test_a_broker_that_can_not_be_reached_is_told_once_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def told() -> int:
+        return sum("waits for its broker" in record.getMessage() for record in caplog.records)
+
+    rig = GroupRig()
+    rig.subscribe()
+    rig.broker.down = ("disconnected", "connection refused")
+    rig.join()
+    with caplog.at_level(logging.WARNING):
+        rig.pass_time(30)
+        assert told() == 1
+        assert "connection refused" in caplog.text and rig.engine.address in caplog.text
+        rig.broker.down = None
+        rig.pass_time(10)
+        assert rig.groups.heartbeats() and told() == 1
+        rig.broker.down = ("disconnected", "connection refused")
+        rig.broker.break_connection()
+        rig.pass_time(30)
+        assert told() == 2
 
 
 def test_a_commit_that_fails_is_covered_by_the_next() -> None:

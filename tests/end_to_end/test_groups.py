@@ -365,6 +365,19 @@ def test_mq_consume_as_a_member_finishes_what_it_prints(orders: BrokerProcess) -
     assert consume("--group", "new", "--from", "latest") == []
 
 
+@pytest.mark.parametrize(("options", "told"), [(["--from", "latest"], True), ([], False)])
+def test_mq_consume_says_when_a_place_to_begin_at_comes_too_late(
+    orders: BrokerProcess, options: list[str], told: bool
+) -> None:
+    run_mq("produce", "orders", address=orders.address, text=b"a\n").ok()
+    command = ["consume", "orders", "--group", "g"]
+    fresh = run_mq(*command, "--from", "earliest", address=orders.address)
+    assert (fresh.ok(), fresh.err) == (b"a\n", "")
+    done = run_mq(*command, *options, address=orders.address)
+    hint = "Move it: mq group reset g --topic orders --to latest"
+    assert (done.ok(), hint in done.err, done.err == "") == (b"", told, not told), done.err
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import click
 
-from cometmq.cli.consume_group import consume_as_member
+from cometmq.cli.consume_group import consume_as_member, tell_if_ignored
 from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress, connect_option, json_option, timeout_option
 from cometmq.client.admin import Admin
@@ -81,6 +81,8 @@ def consume(
                 "give neither --queue nor an offset"
             )
         with Admin(connect, timeout=timeout_s) as admin:
+            if _is_typed("start"):
+                tell_if_ignored(admin, group, topic, start)
             # It only says, while following, that the broker is away.
             polled = Watch(lambda: _ends(admin, topic, ()), None).polled
             consume_as_member(
@@ -148,6 +150,12 @@ class Watch:
         if self.ends is None:
             return False
         return all(consumer.position(queue) >= end for queue, end in self.ends.items())
+
+
+def _is_typed(parameter: str) -> bool:
+    """Whether the user gave it."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def _ends(admin: Admin, topic: str, queues: Collection[int]) -> dict[int, int]:

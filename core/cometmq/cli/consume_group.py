@@ -89,6 +89,16 @@ class GroupPrinter:
         return False
 
 
+def tell_if_ignored(admin: Admin, group: str, topic: str, start: str) -> None:
+    """A group that has read the topic before goes on where it was: say so to who typed `start`."""
+    if any(offset is not None for offset in admin.committed(group, topic).values()):
+        click.echo(
+            f"mq: --from {start} is only for a group that never read {topic}; {group} has, and "
+            f"goes on where it was. Move it: mq group reset {group} --topic {topic} --to {start}",
+            err=True,
+        )
+
+
 def consume_as_member(
     admin: Admin,
     polled: Callable[[bool], None],

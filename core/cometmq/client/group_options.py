@@ -55,7 +55,8 @@ class GroupOptions(msgspec.Struct, frozen=True):
             "prefetch_bytes",
         ):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: more than 0 is wanted")
+                given = name.removesuffix("_s")
+                raise ConfigError(f"{given}={getattr(self, name)!r}: more than 0 is wanted")
         if self.heartbeat_s * 2 > self.session_timeout_s:
             raise ConfigError(
                 f"heartbeat={self.heartbeat_s:g} s with session_timeout="

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
+from cometmq.client.connection import State
 from cometmq.client.engine import Engine, Timer
 from cometmq.client.flows import Task, log
 from cometmq.client.group_options import GroupOptions, Lease
@@ -88,13 +90,23 @@ class Membership:
 
     async def _live(self) -> None:
         backoff = Backoff(self._engine.environment.random)
+        told = False
         while not self._leaving:
             try:
                 advice = await self._beat()
             except Renewed:
                 continue
             except Retryable as error:
-                log.debug("group %s: heartbeat: %s", self._options.group, error)
+                # Once for each time that it is away; who waits would hear nothing for ever.
+                news = not told and self._engine.connection.state is not State.READY
+                log.log(
+                    logging.WARNING if news else logging.DEBUG,
+                    "group %s waits for its broker at %s, and tries on: %s",
+                    self._options.group,
+                    self._engine.address,
+                    error,
+                )
+                told |= news
                 await self._engine.sleep(max(error.after_ms / 1000, backoff.next_s()))
             except Closed:
                 return
@@ -104,6 +116,7 @@ class Membership:
                 return
             else:
                 backoff.reset()
+                told = False
                 self._take(advice)
 
     async def _beat(self) -> GroupAdvice:
