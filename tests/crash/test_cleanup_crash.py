@@ -36,6 +36,7 @@ from cometmq_plugins.group_commit import GroupCommit
 from cometmq_plugins.segments import SegmentStorage
 
 QUEUES = 2
+PADDING = bytes(1000)
 SETTINGS = LogSettings(mark_idle_ms=60_000, segment_bytes=1 << 20)
 OPTIONS = CleanupOptions(max_age_hours=0, timezone="UTC", pause_ms=10)
 
@@ -55,7 +56,9 @@ class World:
     """A log with topic `topic` (incarnation 1), a group's offsets, and cleanup, on a disk that
     may lose its power."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_segment: bool = False) -> None:
+        """`one_segment`: all messages are in one, and it fills the disk."""
+        self.one_segment = one_segment
         self.kit = LogKit(storage, lambda: GroupCommit("disk", 500))
         self.plugin = CleanupPlugin(OPTIONS)
 
@@ -69,24 +72,27 @@ class World:
                 topics=self.topics,
                 offsets=self.offsets,
                 report=self.kit.report,
-                composition=SimpleNamespace(collect=lambda hook, pressure: []),
+                composition=SimpleNamespace(collect_sound=lambda hook, pressure: []),
             )
         )
 
     async def prepare(self) -> None:
-        """Five segments, a commit, and a raised min offset."""
+        """Five segments, or one on a full disk; a commit, and a raised min offset."""
         await self.open()
         log = self.kit.log
         log.append_control("topic-change", [TopicChange(1, "topic", QUEUES, created_ms=5)])
         for segment in range(5):
             for number in range(4):
-                body = b"%d-%d" % (segment, number)
-                await self.kit.send(number % QUEUES, body=body)
+                await self.kit.send(number % QUEUES, body=b"%d-%d" % (segment, number) + PADDING)
             log.append_control("offset-commit", [OffsetCommit("group", 1, 0, segment, 1)])
-            log.roll()
+            assert self.one_segment or log.roll()
             await self.kit.settle(1.0)
         log.raise_min_offsets({(1, 1): 3})
         await self.kit.settle(1.0)
+        if self.one_segment:
+            files = self.kit.environment.files
+            total, free = files.space("/")
+            files.capacity_bytes = (total - free) * 100 // 95
 
     async def clean(self) -> None:
         """All segments of messages but the last go. Raises TimeoutError when it never ends."""
@@ -120,14 +126,14 @@ class World:
                 (message,) = decode_messages(parse(bytes(piece)), NOWHERE)
                 assert isinstance(message, ReceivedMessage)
                 segment, number = divmod(offset, 2)
-                assert message.body == b"%d-%d" % (segment, 2 * number + queue)
+                assert message.body == b"%d-%d" % (segment, 2 * number + queue) + PADDING
         starts = [segment.base for segment in log.segments()]
         assert starts[0] == log.start, "a deletion that was begun is finished"
 
 
-async def power_cut_at(change: int, dice: Random) -> bool:
+async def power_cut_at(change: int, dice: Random, *, one_segment: bool) -> bool:
     """Whether the power went out before the cleanup was done."""
-    world = World()
+    world = World(one_segment=one_segment)
     await world.prepare()
     world.kit.environment.files.cut_power_after(change)
     try:
@@ -144,12 +150,22 @@ async def power_cut_at(change: int, dice: Random) -> bool:
     return not done
 
 
+def power_cuts(seed: int, *, one_segment: bool) -> int:
+    """Until there are none left; how many there were."""
+    change = 0
+    while asyncio.run(power_cut_at(change, Random(100 * seed + change), one_segment=one_segment)):
+        change += 1
+    return change
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_power_cut_at_every_change_of_the_disk(seed: int) -> None:
-    change = 0
-    while asyncio.run(power_cut_at(change, Random(100 * seed + change))):
-        change += 1
-    assert change > 12, "five trims, five folders"
+    assert power_cuts(seed, one_segment=False) > 12, "five trims, five folders"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_at_every_change_while_the_last_segment_is_closed_and_goes(seed: int) -> None:
+    assert power_cuts(seed, one_segment=True) >= 8, "a roll and its head, a trim, a folder"
 
 
 # --- a real process ---------------------------------------------------------------------------

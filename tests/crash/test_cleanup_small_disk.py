@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import threading
 import time
@@ -21,6 +22,7 @@ from cometmq_plugins.cleanup.messages import CLEANUP_STATUS, AskStatus, CleanupS
 
 DISK_BYTES = 512 << 20
 SENT_BYTES = 3 * DISK_BYTES
+ROUNDS = 3
 BODY_BYTES = 64 << 10
 CONFIG = """
 [broker]
@@ -124,9 +126,8 @@ def free_percent(folder: Path) -> float:
     return 100 * found.f_bavail / found.f_blocks
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
+def fill(disk: Path, tmp_path: Path) -> tuple[float, float]:
+    """Fill it three times over: the p99 of reads below the marks and above, in ms."""
     with broker_on(disk, tmp_path, segment_bytes=8 << 20) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic("large", queues=4)
@@ -144,8 +145,7 @@ def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
                     least = min(least, free_percent(disk))
                 reads[-1].stop()
         quiet, busy = reads
-        with Admin(broker.address) as admin:
-            status = admin.call(CLEANUP_STATUS, AskStatus(), CleanupStatus)
+        status = status_of(broker.address)
         assert broker.stop() == 0
     print(
         f"sent {SENT_BYTES >> 20} MiB into {DISK_BYTES >> 20} MiB; at least {least:.1f} % free;"
@@ -153,9 +153,21 @@ def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
         f" reads p99 {quiet.p99_ms():.1f} ms below the marks, {busy.p99_ms():.1f} ms above"
     )
     assert quiet.error is None and busy.error is None
-    assert busy.p99_ms() < 10 * quiet.p99_ms(), "readers wait for deletions"
     assert least > 2.0, "the disk was nearly full"
     assert status.deleted["forced"][1] > DISK_BYTES
+    return quiet.p99_ms(), busy.p99_ms()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_small_disk_filled_at_full_speed(disk: Path, tmp_path: Path) -> None:
+    ratios: list[float] = []
+    for _ in range(ROUNDS):
+        quiet_ms, busy_ms = fill(disk, tmp_path)
+        ratios.append(busy_ms / quiet_ms)
+        shutil.rmtree(disk / "data")
+    print("above / below the marks:", [f"{ratio:.2f}" for ratio in ratios])
+    assert statistics.median(ratios) <= 2, "readers wait for deletions"
 
 
 def test_sends_are_taken_again_by_themselves_when_others_leave_the_disk(
