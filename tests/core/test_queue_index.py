@@ -13,10 +13,12 @@ from cometmq.batch import Batch, Kind, encode_messages, parse
 from cometmq.batch.rewrite import cut
 from cometmq.environment import Buffer
 from cometmq.interfaces import Storage
+from cometmq.log import index_files
 from cometmq.log.indexed_segments import NotLoaded
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.queue_index import Entry, QueueIndex
 from cometmq.log.records import CheckpointEnd, CheckpointSlice
+from cometmq.log.segment_index import OpenSegment
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.log_bytes import LogBytes
 
@@ -546,3 +548,26 @@ def test_empty_payload_batches_of_no_topic_are_in_no_queue() -> None:
     log.start_again()
     asyncio.run(log.index.load(0))
     assert log.index.next_offset_before(0, 0, log.bytes.end) == 0
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10_000])
+def test_an_index_made_again_is_the_one_that_grew(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches come in many at once, the clock of some having stepped back."""
+    monkeypatch.setattr(index_files, "_ROWS", rows)
+    dice = random.Random(rows)
+    log = LogBytes()
+    log.begin()
+    grown = OpenSegment(0)
+    for _ in range(50):
+        log.store_time += dice.randint(-5, 5)
+        batch = log.messages(dice.randint(0, 2), dice.randint(0, 3), dice.randint(1, 3))
+        if batch.incarnation:
+            key = batch.incarnation, batch.queue
+            span = batch.next_offset - batch.base_offset
+            grown.add(key, batch.base_offset, span, batch.position, batch.length, batch.store_time)
+    grown.end = log.end
+    found = index_files.scan_index(log.read, index_files.Stretch(0, log.end), log.seed).index
+    assert (found.oldest, found.newest) == (grown.oldest, grown.newest)
+    assert b"".join(found.encode({}, 1)) == b"".join(grown.encode({}, 1))

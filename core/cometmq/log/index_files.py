@@ -12,11 +12,14 @@ from cometmq.batch.layout import KIND_SHIFT
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
+from cometmq.log.quick_scan import Plain, quick_scan_on
 from cometmq.log.records import CheckpointEnd, CheckpointSlice, read_records
-from cometmq.log.scan import Problem, Read, scan_on
+from cometmq.log.scan import Problem, Read
 from cometmq.log.segment_index import SUFFIX, BadIndex, OpenSegment, QueueKey, SealedSegment
 
 logger = logging.getLogger(__name__)
+_ROWS = 8192
+"""So many batches of a scan come into the index at once."""
 
 
 class Stretch(NamedTuple):
@@ -102,39 +105,64 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     base, end = stretch
     index = OpenSegment(base)
     checkpoint = NextOffsets()
+    rows: list[Plain] = []
     slices = 0
     whole = unreadable = False
-    for position, found in scan_on(read, base, end - base, seed, bodies=False):
-        if isinstance(found, Problem):
+    for found in quick_scan_on(read, base, end - base, seed):
+        if isinstance(found, tuple):
+            rows.append(found)
+            if len(rows) == _ROWS:
+                _add(index, rows)
+        elif isinstance(found, Problem):
             unreadable |= found.kind == "unreadable"
             logger.warning(
                 "the segment at position %d is damaged at position %d: %s",
                 base,
-                position,
+                found.position,
                 found.reason,
             )
         elif not (kind := found.attributes >> KIND_SHIFT):
-            _add(index, found)
+            rows.append(_plain(found))
         elif kind == Kind.CHECKPOINT_SLICE:
             slices += _join(checkpoint, found, base)
         elif kind == Kind.CHECKPOINT_END:
             whole = whole or _ends(found, CheckpointEnd(base, slices))
+    _add(index, rows)
     index.end = end
     index.sealed = True
     return Scanned(index, dict(checkpoint.items()), whole, unreadable)
 
 
-def _add(index: OpenSegment, batch: Batch) -> None:
-    """Take a batch of messages; one of no topic (incarnation 0) belongs to no queue."""
-    if batch.incarnation:
-        index.add(
-            (batch.incarnation, batch.queue),
-            batch.base_offset,
-            batch.next_offset - batch.base_offset if batch.is_cut else batch.count,
-            batch.position,
-            batch.length,
-            batch.store_time,
-        )
+def _plain(batch: Batch) -> Plain:
+    """What a quick scan would say of a batch of messages."""
+    return (
+        batch.position,
+        batch.length,
+        batch.epoch,
+        batch.synced_before,
+        batch.base_offset,
+        batch.next_offset,
+        batch.store_time,
+        batch.incarnation,
+        batch.queue,
+    )
+
+
+def _add(index: OpenSegment, rows: list[Plain]) -> None:
+    """Take these batches of messages out of the list; those of no topic (incarnation 0) belong to
+    no queue."""
+    queues: dict[QueueKey, list[Plain]] = {}
+    for row in rows:
+        key = row[7:]
+        if key in queues:
+            queues[key].append(row)
+        else:
+            queues[key] = [row]
+    rows.clear()
+    for key, batches in queues.items():
+        if key[0]:
+            positions, sizes, _, _, bases, following, times, _, _ = zip(*batches, strict=True)
+            index.extend(key, bases, following, positions, sizes, times)
 
 
 def _join(checkpoint: NextOffsets, batch: Batch, base: int) -> int:

@@ -121,23 +121,6 @@ def resync(read: Read, base: int, size: int, seed: int, position: int) -> int | 
     return None
 
 
-def scan_on(
-    read: Read, base: int, size: int, seed: int, *, bodies: bool = True
-) -> Iterator[tuple[int, Batch | Problem]]:
-    """Like `scan_segment`, but each problem is followed by the next intact batch, if there is
-    one: the whole segment is gone through."""
-    start: int | None = base
-    while start is not None:
-        problem: Problem | None = None
-        for position, found in scan_segment(read, base, size, seed, start=start, bodies=bodies):
-            yield position, found
-            if isinstance(found, Problem):
-                problem = found
-        if problem is None or problem.kind == "zeros":
-            return
-        start = resync(read, base, size, seed, problem.resume)
-
-
 def check(batch: Batch, position: int, seed: int) -> None:
     """Raises BatchError unless a parsed batch is of this log and lies where it says. The
     producer's CRC is left to `verify_producer`."""

@@ -18,6 +18,8 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from operator import sub
 
 from crc32c import crc32c
 
@@ -106,6 +108,29 @@ class OpenSegment:
             self.oldest = store_time
         if store_time > self.newest:
             self.newest = store_time
+
+    def extend(
+        self,
+        key: QueueKey,
+        bases: Sequence[int],
+        following: Sequence[int],
+        positions: Sequence[int],
+        sizes: Sequence[int],
+        times: Sequence[int],
+    ) -> None:
+        """Take batches of one queue, in order: base and next offsets, and as `Columns` has them;
+        store times as they were stamped."""
+        columns = self._queues.get(key)
+        if columns is None:
+            columns = self._queues[key] = tuple(array(code) for code in _COLUMNS)
+        newest = columns[4][-1] if columns[4] else times[0]
+        columns[0].extend(bases)
+        columns[1].extend(map(sub, following, bases))
+        columns[2].extend(positions)
+        columns[3].extend(sizes)
+        columns[4].extend(islice(accumulate(times, max, initial=newest), 1, None))
+        self.oldest = min(self.oldest, *times)
+        self.newest = max(self.newest, *times)
 
     def queue(self, key: QueueKey) -> Columns | None:
         """The batches of a queue, or None if it has none here."""
