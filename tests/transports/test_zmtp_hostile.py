@@ -372,6 +372,51 @@ def test_connections_beyond_the_limit_are_dropped(listen: Listen, receiver: Rece
         peer.close()
 
 
+@pytest.mark.parametrize("ends_by", ["a connection that closes", "time"])
+def test_new_ones_wait_while_few_descriptors_are_left(
+    listen: Listen,
+    receiver: ReceiverThread,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    ends_by: str,
+) -> None:
+    listener = listen()
+    with ZmtpPeer(listener.address).shake_hands() as leaving, call(listener) as caller:
+        monkeypatch.setattr("cometmq_transports.zmtp.acceptor.ceiling", lambda: 0)
+        with Caller(connect(listener.address, Limits())) as late:
+            caller.until(lambda: listener.counters["few_descriptors"])
+            assert caller.ask(b"still here") == [b"still here"]
+            monkeypatch.undo()
+            assert receiver.call(lambda: listener.connections) == 2
+            if ends_by == "time":
+                pass_time(clock, receiver, 1)
+            else:
+                leaving.close()
+            assert late.connected().ask(b"room again") == [b"room again"]
+        assert listener.counters == {"few_descriptors": 1}
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_it_spins_only_when_all_was_answered(
+    listen: Listen, receiver: ReceiverThread, clock: VirtualClock, answered: bool
+) -> None:
+    """A sync that is awaited needs the interpreter. (Time stands still here, so it never stops.)"""
+    listener = listen(spin_us=200)
+    if not answered:
+        receiver.answer = lambda peer, frames: None
+    with ZmtpPeer(listener.address).shake_hands() as peer:
+        peer.send(frame(b"hello"))
+        receiver.until(lambda: receiver.messages)
+        start_s = receiver.call(time.thread_time)
+        until_s = time.monotonic() + (PATIENCE_S if answered else 0.3)
+        while (used_s := receiver.call(time.thread_time) - start_s) < 0.05:
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.05)
+        assert (used_s >= 0.05) == answered
+        clock.advance(1.0)
+
+
 def cpu_s(pid: int) -> float:
     """CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -82,17 +82,22 @@ class Connection:
         because more than the credit is queued. The frames must not be changed afterwards."""
         if self.gone:
             return False
-        outbox = self._outbox
-        if outbox and outbox.cost_bytes + sum(map(len, frames)) > self._hub.credit_bytes:
+        if self._over_credit(frames):
             self.flush()
-            if outbox:
+            if self._over_credit(frames):
                 self._hub.drop(self, "too_slow")
             if self.gone:
                 return False
-        outbox.put(frames)
+        self._outbox.put(frames)
         if not self._hub.wants_to_send(self):
             self.push()
         return not self.gone
+
+    def _over_credit(self, frames: Sequence[Buffer]) -> bool:
+        """Whether this can't wait behind what waits already. Alone it may be of any size."""
+        outbox = self._outbox
+        size = sum(map(len, frames))
+        return bool(outbox) and outbox.cost_bytes + size > self._hub.credit_bytes
 
     def close(self) -> None:
         """Take nothing more from this client; what was sent to it gets a moment to leave."""
