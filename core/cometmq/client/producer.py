@@ -91,7 +91,8 @@ class Producer(Face):
         receipt = accumulator.append_fast(message, level)
         if receipt is None:
             return self._driver.run(accumulator.append(message, level))
-        self._hurry(receipt.batch)
+        if not receipt.batch.topic.in_flight:  # before the call, which each message would pay for
+            self._hurry(receipt.batch)
         return receipt
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
