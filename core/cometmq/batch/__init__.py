@@ -7,7 +7,7 @@ docs/format.md has every byte. Whatever is wrong with the bytes is a `BatchError
 """
 
 from cometmq.batch.decode import decode_messages, decode_records
-from cometmq.batch.encode import RecordTuple, encode_control, encode_messages
+from cometmq.batch.encode import NO_PROPERTIES, RecordTuple, encode_control, encode_messages
 from cometmq.batch.layout import (
     BATCH_BYTES_MAX,
     FLAG_AMENDED,
@@ -41,6 +41,7 @@ __all__ = [
     "FLAG_CUT",
     "LENGTH_MIN",
     "MAGIC",
+    "NO_PROPERTIES",
     "ORIGIN_DIVERTED",
     "ORIGIN_PRODUCER",
     "ORIGIN_REAPPENDED",

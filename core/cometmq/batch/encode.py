@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -33,6 +33,15 @@ from cometmq.batch.layout import (
 
 RecordTuple = tuple[int, bytes, str, Sequence[str], Mapping[str, str]]
 """Born time in ms, body, tag, keys, properties: what `cometmq.message.Record` names."""
+
+
+class _Nothing(msgspec.Struct, frozen=True, gc=False):
+    """Encoded as an empty map."""
+
+
+NO_PROPERTIES = cast(Mapping[str, str], _Nothing())
+"""Those of a record that has none. A tuple with a dict in it, even an empty one, is gone through by
+every garbage collection as long as it lives; one with this is not."""
 
 _U32_MAX = (1 << 32) - 1
 _encoder = msgspec.msgpack.Encoder()
@@ -158,7 +167,7 @@ def _plain_table(records: Sequence[RecordTuple]) -> Table | None:
     add = lengths.append
     tags = _TagBytes()
     for _, body, tag, keys, properties in records:
-        if keys or properties:
+        if keys or (properties is not NO_PROPERTIES and properties):
             return None
         size = len(body)
         add(size + tags[tag] + (14 if size < 256 else 15 if size < 65536 else 17))

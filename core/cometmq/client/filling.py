@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cometmq.batch import NO_PROPERTIES
 from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
-from cometmq.client.validation import NO_PROPERTIES, RECORD_BYTES, queue_of_key, record_of
+from cometmq.client.validation import RECORD_BYTES, queue_of_key, record_of
 from cometmq.errors import CometError
 from cometmq.interfaces import Level
 from cometmq.message import Message

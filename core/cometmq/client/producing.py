@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from cometmq.batch import BatchError, RecordTuple, encode_messages
+from cometmq.batch import NO_PROPERTIES, BatchError, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
@@ -24,7 +24,6 @@ from cometmq.client.routing import Routes, gone
 from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
 from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
-    NO_PROPERTIES,
     RECORD_BYTES,
     check_level,
     header_bytes,

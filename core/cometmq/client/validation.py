@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from cometmq.batch import RecordTuple, text_hash
+from cometmq.batch import NO_PROPERTIES, RecordTuple, text_hash
 from cometmq.errors import Refused
 from cometmq.interfaces import LEVELS, Limits
 from cometmq.message import Message
@@ -16,8 +16,6 @@ RECORD_BYTES = 40
 """More than what a record takes besides its body and texts: array, times, lengths, table."""
 TEXT_BYTES = 5
 """More than what each text takes besides its own bytes."""
-NO_PROPERTIES: dict[str, str] = {}
-"""Shared by all records without any: a new one for each would be one more object a message."""
 BATCH_OVERHEAD_BYTES = 512
 """More than what a batch of one takes besides its record, the topic's name included."""
 
