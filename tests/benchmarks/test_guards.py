@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pathlib
 import textwrap
@@ -13,12 +14,15 @@ from benchmarks.guards import baselines
 from benchmarks.guards.counting import Counters, Measure, costs_of
 from benchmarks.guards.paths import MESSAGES, PATHS, Path
 
-from cometmq.batch import decode, layout
+from cometmq.batch import NO_PROPERTIES, decode, encode_messages, layout
 from cometmq.broker import dispatch, sends
 from cometmq.client import cursor, producing
+from cometmq.client.validation import record_of
 from cometmq.log import writer
+from cometmq.message import Message
 
 AGREED = baselines.read().get(baselines.PYTHON, {})
+BORN_MS = 1_750_000_000_000
 ADVICE = (
     "find what was added and take it out; if it is worth its price, write the new costs with "
     f"`{baselines.RENEW}` and say in the commit what they are for"
@@ -81,6 +85,24 @@ def test_what_is_not_measured_costs_nothing() -> None:
 
     assert costs_of(path(9, 1)).steps == costs_of(path(0, 1)).steps
     assert costs_of(path(0, 9)).calls > costs_of(path(0, 1)).calls
+
+
+@pytest.mark.parametrize("tag", ["", "paid"])
+def test_the_garbage_collector_does_not_follow_what_is_kept_of_a_message(tag: str) -> None:
+    # A receipt keeps its record: hundreds of thousands may be there at a time.
+    kept = [record_of(BORN_MS, b"body", Message("orders", b"", tag)) for _ in range(3)]
+    gc.collect()
+    assert not any(gc.is_tracked(record) for record in kept)
+    assert not gc.is_tracked(Message("orders", b"body"))
+
+
+@pytest.mark.parametrize("keys", [(), ("a",)])
+def test_no_properties_are_stored_as_none_in_particular(keys: tuple[str, ...]) -> None:
+    found = [
+        encode_messages("orders", 0, [(BORN_MS, b"body", "", keys, properties)])
+        for properties in (NO_PROPERTIES, {})
+    ]
+    assert found[0] == found[1]
 
 
 # --- what was added on purpose is found ---
