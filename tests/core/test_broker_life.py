@@ -10,13 +10,25 @@ from typing import Any
 
 import pytest
 
+from cometmq.broker import Broker
 from cometmq.broker.addresses import is_local
+from cometmq.config import load_config
 from cometmq.errors import CometError, ConfigError, LogLocked, PluginError
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Transport
-from cometmq.protocol import BrokerInfo, BrokerInfoReply, Operation, Status
+from cometmq.plugins import compose
+from cometmq.protocol import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    BrokerInfo,
+    BrokerInfoReply,
+    Hello,
+    Operation,
+    Status,
+)
 from cometmq.testing.environment import VirtualEnvironment
-from cometmq.testing.raw_client import batch_of, running_broker
+from cometmq.testing.files import FaultyFiles
+from cometmq.testing.raw_client import Answer, RawClient, batch_of, running_broker
 
 
 async def start_and_stop(settings: dict[str, object], **more: Any) -> None:
@@ -84,6 +96,93 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
 )
 def test_what_only_this_host_can_reach(address: str, local: bool) -> None:
     assert is_local(address) is local
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["new folder", "a log is there"])
+def test_a_start_that_fails_for_its_address_has_written_nothing(stored: bool) -> None:
+    """No epoch, no segment, no node id: as if nobody had tried."""
+    taken = f"inproc://taken-{stored}"
+    there = ["tcp://127.0.0.1:0", taken]
+
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        files = environment.files
+        if stored:
+            async with running_broker(environment=environment) as rig:
+                await (await rig.client()).send(batch_of("t", 0, b"x"))
+        before = {path: files.read_file(path) for path in written(files)}
+        async with running_broker({"broker.listen": [taken], "broker.data": "/other"}):
+            for _ in range(3):
+                with pytest.raises(ConfigError, match=f"{taken} is in use"):
+                    await start_and_stop({"broker.listen": there}, environment=environment)
+                assert {path: files.read_file(path) for path in written(files)} == before
+        async with running_broker(environment=environment) as rig:
+            assert rig.broker.log.epoch == 1 + stored
+
+    asyncio.run(scenario())
+
+
+def written(files: FaultyFiles) -> list[str]:
+    """The files of the log and its node id."""
+    found = [f"/mq-data/log/{name}" for name in files.list("/mq-data/log")]
+    return found + (["/mq-data/node"] if files.exists("/mq-data/node") else [])
+
+
+class SlowTransport:
+    """Takes its time to bind, and hears nobody."""
+
+    schemes: Sequence[str] = ("slow",)
+    address = "slow://address"
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def listen(self, *_: object) -> SlowTransport:
+        await self.may_go_on.wait()
+        return self
+
+    async def close(self) -> None: ...
+
+
+def test_who_comes_before_all_is_ready_is_told_to_try_again() -> None:
+    async def scenario() -> None:
+        slow = SlowTransport()
+
+        class Brings:
+            name = "brings"
+
+            @hookimpl
+            def transports(self) -> Sequence[Transport]:
+                return (slow,)
+
+        addresses = ["inproc://early", slow.address]
+        overrides: dict[str, object] = {"broker.listen": addresses, "plugins": "brings"}
+        overrides |= {"broker.insecure": True, "broker.data": "/mq-data"}
+        config = load_config(None, {}, overrides)
+        broker = Broker(
+            config, VirtualEnvironment(), compose(config, extra_plugins={"brings": Brings})
+        )
+        starting = asyncio.create_task(broker.start())
+        while not broker.addresses:
+            assert not starting.done()
+            await asyncio.sleep(0)
+        client = RawClient(addresses[0])
+        answer = await say_hello(client)
+        assert (answer.status, starting.done()) == (Status.STOPPING, False)
+        assert "starting" in answer.header.detail and answer.header.retry_after_ms > 0
+        assert broker.log.epoch == 0, "it was written before all addresses are bound"
+        slow.may_go_on.set()
+        await starting
+        assert (await say_hello(client)).status == Status.OK and broker.log.epoch == 1
+        client.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+async def say_hello(client: RawClient) -> Answer:
+    hello = Hello(protocol_min=PROTOCOL_MIN, protocol_max=PROTOCOL_MAX, client_id="early")
+    return await client.ask(Operation.HELLO, hello)
 
 
 def test_an_open_address_needs_a_doorman_or_a_word() -> None:

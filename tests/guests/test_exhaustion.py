@@ -329,6 +329,19 @@ def test_one_sigterm_ends_a_start_that_a_plugin_never_lets_end(
 # --- two brokers, one folder ------------------------------------------------------------------
 
 
+def test_a_port_in_use_costs_no_epoch(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    with BrokerProcess(tmp_path / "first") as first:
+        BrokerProcess(tmp_path / "second").start().stop()
+        before = sorted(path.name for path in (tmp_path / "second" / "data").rglob("*"))
+        again = BrokerProcess(tmp_path / "second", listen=first.address)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="it is in use"):
+                again.start()
+        assert sorted(p.name for p in (tmp_path / "second" / "data").rglob("*")) == before
+
+
 def test_a_second_broker_on_the_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         works(broker.address)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from cometmq.broker import malloc
@@ -31,13 +31,15 @@ from cometmq.broker.watchdog import Watchdog
 from cometmq.config import Config
 from cometmq.environment import Environment
 from cometmq.errors import CometError, ConfigError, LogStopped, PluginError
-from cometmq.interfaces import Job, Listener, Metric
+from cometmq.interfaces import Job, Listener, Metric, Transport
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.plugins import Composition
 from cometmq.protocol import BrokerInfoReply
 from cometmq.version import __version__
 
 logger = logging.getLogger(__name__)
+
+STARTING = "the broker is starting: try again in a moment"
 
 
 class Broker:
@@ -156,21 +158,29 @@ class Broker:
         chosen = preflight(self.config, self.composition)
         if self.config.broker.malloc_tuning:
             malloc.tune()
-        await self._open_log()
+        await self._open_log(lambda: self._listen(chosen))
+        assert self._service is not None, "an open log has been understood"
+        self._start_housekeeping(self._service)
+        if self._service.dispatcher.stopping == STARTING:
+            self._service.dispatcher.stopping = ""
+        await self.composition.call_each("started", broker=self)
+
+    async def _listen(self, chosen: Sequence[tuple[str, Transport]]) -> None:
+        """Bind, and tell who comes that it is too early. Before anything is written, so that a
+        start that fails here leaves no epoch behind."""
         service = self._service = Service(self)
+        service.dispatcher.stopping = STARTING
         for _, contributed in self.composition.collect("operations"):
             for operation in contributed:
                 service.dispatcher.add_contributed(operation)
-        self._start_housekeeping(service)
         for address, transport in chosen:
             self._listeners.append(
                 await transport.listen(
                     address, service.dispatcher, self.config.limits, self.environment
                 )
             )
-        await self.composition.call_each("started", broker=self)
 
-    async def _open_log(self) -> None:
+    async def _open_log(self, understood: Callable[[], Awaitable[None]]) -> None:
         settings = self.config.log
         self.log = Log(
             self.composition.slot("storage", environment=self.environment, data=self.data),
@@ -188,7 +198,7 @@ class Broker:
             ),
         )
         self.park = Park(self.environment.clock, self.config.limits.parked)
-        self.report = await self.log.open()
+        self.report = await self.log.open(understood)
         for line in recovery_lines(self.report):
             logger.warning("%s", line)
         self._log_open = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
@@ -58,10 +58,12 @@ class Log(LogDrains):
 
     # --- life ---------------------------------------------------------------------------------
 
-    async def open(self) -> RecoveryReport:
+    async def open(self, understood: Callable[[], Awaitable[None]] | None = None) -> RecoveryReport:
         """Read what is there and get ready to append, or, in doubt, only to be read.
 
-        Raises LogLocked, NoSpace, or LogError when the folder can't be used as it is.
+        `understood` is awaited once state and index are those of the log's end, before anything is
+        written; if it raises, nothing is. Raises LogLocked, NoSpace, or LogError when the folder
+        can't be used as it is.
         """
         self._storage.open()
         try:
@@ -74,9 +76,12 @@ class Log(LogDrains):
                 self._make_index(found.seed)
             self.reader = Reader(self._storage, self._environment, self.index, found.seed)
             self._take_over(found)
+            if not found.in_doubt:
+                check_absent(self.state, self._settings)
+            if understood is not None:
+                await understood()
             if found.in_doubt:
                 return self._open_doubtful(found)
-            check_absent(self.state, self._settings)
             # Not before: a start in doubt leaves a folder without an id as it is.
             self._storage.node_id(lambda: node)
             return await self._open_writable(found)
