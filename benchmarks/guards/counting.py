@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import msgspec
+from crc32c import crc32c
 
 import benchmarks
 import cometmq.testing
@@ -42,6 +43,8 @@ class Costs(msgspec.Struct, frozen=True):
     """The most memory held at once, above what was held at the beginning."""
     outside: int
     """Operations on files, or messages handed to a channel."""
+    crc_bytes: int
+    """Bytes that a CRC was taken of: what C does with a batch as a whole."""
 
 
 class Counters:
@@ -52,6 +55,7 @@ class Counters:
         self.calls = 0
         self.peak_bytes = 0
         self.outside = 0
+        self.crc_bytes = 0
 
     @contextmanager
     def steps_counted(self) -> Iterator[None]:
@@ -107,6 +111,27 @@ class Counters:
             if not running:
                 tracemalloc.stop()
 
+    @contextmanager
+    def crc_counted(self) -> Iterator[None]:
+        """Count bytes that go into CRCs."""
+
+        def counted(data: bytes, start: int = 0) -> int:
+            self.crc_bytes += len(data)
+            return crc32c(data, start)
+
+        users = [
+            module
+            for name, module in sys.modules.items()
+            if name.startswith("cometmq") and vars(module).get("crc32c") is crc32c
+        ]
+        for module in users:
+            vars(module)["crc32c"] = counted
+        try:
+            yield
+        finally:
+            for module in users:
+                vars(module)["crc32c"] = crc32c
+
 
 _known: dict[CodeType, bool] = {}
 
@@ -121,7 +146,12 @@ def _counts(code: CodeType) -> bool:
 def costs_of(path: Callable[[Counters, Measure], None]) -> Costs:
     """Run a path once for each thing that is counted; it has to do the same each time."""
     found = Counters()
-    for begin in (Counters.steps_counted, Counters.calls_counted, Counters.peak_counted):
+    for begin in (
+        Counters.steps_counted,
+        Counters.calls_counted,
+        Counters.peak_counted,
+        Counters.crc_counted,
+    ):
         counters = Counters()
 
         def measure(
@@ -144,4 +174,5 @@ def costs_of(path: Callable[[Counters, Measure], None]) -> Costs:
         found.steps += counters.steps
         found.calls += counters.calls
         found.peak_bytes += counters.peak_bytes
-    return Costs(found.steps, found.calls, found.peak_bytes, found.outside)
+        found.crc_bytes += counters.crc_bytes
+    return Costs(found.steps, found.calls, found.peak_bytes, found.outside, found.crc_bytes)

@@ -177,6 +177,14 @@ MUTATIONS = {
         "copy = bytes(chunk)\nself._check(batch, log_id)",
         "peak_bytes",
     ),
+    "a second proof of each batch": Mutation(
+        "publish-full",
+        sends.Sends,
+        "_checked",
+        "verify_producer(batch)",
+        "verify_producer(batch); verify_producer(batch)",
+        "crc_bytes",
+    ),
     "two writes for a drain": Mutation(
         "publish-64-in-a-drain",
         writer.LogWriter,
