@@ -22,7 +22,7 @@ from cometmq_plugins.cleanup.messages import CLEANUP_STATUS, AskStatus, CleanupS
 
 DISK_BYTES = 512 << 20
 SENT_BYTES = 3 * DISK_BYTES
-ROUNDS = 3
+ROUNDS = 5
 BODY_BYTES = 64 << 10
 CONFIG = """
 [broker]
@@ -34,7 +34,7 @@ allocate_step_bytes = 1048576
 reserve_bytes = 4194304
 [plugin.cleanup]
 retry_after_ms = 50
-pause_ms = 200
+pause_ms = 400
 """
 
 

@@ -39,9 +39,9 @@ class CleanupOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How often the disk is looked at (oftener while it fills fast)."""
     retention_interval_s: Seconds = 10.0
     """How often topics with a retention of their own are looked at."""
-    pause_ms: Milliseconds = 1000
-    """Between one segment and the next that is deleted; a tenth of it once the disk is as full as
-    `forced_percent`."""
+    pause_ms: Milliseconds = 2000
+    """Between one segment and the next that is deleted; a twentieth of it once the disk is as full
+    as `forced_percent`."""
     clock_confirm_hours: Hours = 24.0
     """How long the wall clock must go on evenly after a step forward before ages count by it."""
 
