@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import select
+import socket
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, Limits, Transport
+from cometmq.testing import zmtp
 from cometmq.testing.transport_contract import TransportContract
+from cometmq.testing.transport_ends import PATIENCE_S, Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport
-from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, connect
+from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
 
 
 @pytest.fixture
@@ -51,3 +59,333 @@ class TestTcpToZeromq(TestTcp):
 class TestIpcToZeromq(TestIpc):
     def make_transport(self) -> Transport:
         return ZeromqTransport(ZeromqOptions())
+
+
+class Server:
+    """A broker's end made by hand: it says what it is told to, over one connection."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self.listening.getsockname()[1]}"
+        self.caller = Caller(connect(self.address, limits or Limits()))
+        self.socket, _ = self.listening.accept()
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.caller.channel.close()
+        self.socket.close()
+        self.listening.close()
+
+    def say(self, *pieces: bytes) -> None:
+        """Each piece for itself, so that they may arrive one by one."""
+        for piece in pieces:
+            self.socket.sendall(piece)
+
+    def shake_hands(self) -> Server:
+        self.say(zmtp.GREETING, zmtp.ready(b"ROUTER"))
+        self.caller.connected()
+        return self
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+def readable(channel: Channel) -> bool:
+    """Whether a loop that watches its descriptor would be told within a second."""
+    return bool(select.select([channel.fileno()], [], [], 1.0)[0])
+
+
+# --- coming -----------------------------------------------------------------------------------
+
+
+def test_a_handshake_in_single_bytes(server: Server) -> None:
+    for number, byte in enumerate(zmtp.GREETING + zmtp.ready(b"ROUTER")):
+        assert server.caller.events == [], number
+        server.say(bytes([byte]))
+        server.caller.take()
+    server.caller.connected()
+    assert server.caller.sentences == [f"connected to {server.address}"]
+
+
+def test_what_comes_with_the_handshake_comes_after_its_news(server: Server) -> None:
+    server.say(zmtp.GREETING + zmtp.ready(b"ROUTER") + zmtp.message([b"a"]) + zmtp.message([b"b"]))
+    link = server.caller.channel
+    while not (events := link.events()):
+        assert link.receive() == []
+        link.wait(PATIENCE_S)
+    assert events == [("connected", f"connected to {server.address}")]
+    link.wait(0.0)
+    assert link.receive() == [[b"a"], [b"b"]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        zmtp.GREETING + zmtp.ready(b"DEALER"),
+        zmtp.GREETING + zmtp.frame(b"a message before the handshake"),
+        zmtp.GREETING.replace(b"NULL", b"PLAIN"),
+    ],
+)
+def test_what_is_no_broker_fails_the_handshake(server: Server, answer: bytes) -> None:
+    server.say(answer)
+    server.caller.until(lambda: server.caller.events)
+    assert server.caller.events == ["handshake_failed"]
+    assert server.caller.sentences == [
+        f"{server.address} speaks something else; is it no broker, or full?"
+    ]
+
+
+def test_who_hangs_up_at_once_fails_the_handshake(server: Server) -> None:
+    server.socket.close()
+    assert readable(server.caller.channel)
+    server.caller.until(lambda: server.caller.events)
+    assert server.caller.events == ["handshake_failed"]
+
+
+def test_silence_fails_the_handshake(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 0.05)
+    link = server.caller.channel
+    assert link.events() == []
+    link.wait(PATIENCE_S)  # for the system: the greeting may leave
+    link.wait(PATIENCE_S)  # for the end of the handshake's time
+    while not (events := link.events()):
+        link.wait(PATIENCE_S)
+    assert events == [
+        ("handshake_failed", f"{server.address} is silent; is it no broker, or full?")
+    ]
+
+
+def test_time_to_connect_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "CONNECT_S", 0.05)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        where = listening.getsockname()
+        with socket.create_connection(where):  # the one that the queue has room for
+            address = f"tcp://127.0.0.1:{where[1]}"
+            with Caller(connect(address, Limits())) as caller:
+                caller.until(lambda: caller.events)
+                assert caller.events == ["refused"]
+                assert caller.sentences == [f"nobody answers on {address}"]
+
+
+def test_a_name_that_nobody_knows_is_refused_with_a_reason() -> None:
+    with Caller(connect("tcp://no-such-host.invalid:7800", Limits())) as caller:
+        caller.until(lambda: caller.events == ["refused"])
+        assert "no-such-host.invalid" in caller.sentences[0]
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_socket_file_that_nobody_has(folder: Path, made: bool) -> None:
+    path = folder / "broker.sock"
+    if made:
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(path))
+    with Caller(connect(f"ipc://{path}", Limits())) as caller:
+        caller.until(lambda: caller.events)
+        assert (caller.events, caller.sentences) == (
+            ["refused"],
+            [f"nobody listens on ipc://{path}"],
+        )
+
+
+def test_a_forked_child_leaves_its_parents_connection_alone(tmp_path: Path) -> None:
+    """In a process of its own: a fork of this one would copy other tests' threads and locks."""
+    script = tmp_path / "fork.py"
+    script.write_text(FORK)
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(ZmtpTransport(ZmtpOptions()), "tcp://127.0.0.1:0")
+        command = [sys.executable, "-W", "error", str(script), listener.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        receiver.until(lambda: len(receiver.gone) == 2)
+    said = [frames for _, frames in receiver.messages]
+    assert said == [[b"parent"], [b"child"], [b"parent again"]]
+
+
+FORK = """
+import os, sys
+from cometmq.interfaces import Limits
+from cometmq.testing.transport_ends import Caller
+from cometmq_transports.zmtp import connect
+
+def call():
+    return Caller(connect(sys.argv[1], Limits())).connected()
+
+with call() as parent:
+    parent.ask(b"parent")
+    child = os.fork()
+    if not child:
+        parent.channel.close()
+        with call() as own:
+            own.ask(b"child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    parent.ask(b"parent again")
+"""
+
+
+def test_a_close_is_seen_though_a_child_has_the_descriptor(server: Server) -> None:
+    server.shake_hands()
+    number = server.caller.channel._socket.fileno()  # type: ignore[attr-defined]
+    inherited = os.dup(number)
+    try:
+        server.caller.channel.close()
+        while server.socket.recv(4096):
+            pass
+    finally:
+        os.close(inherited)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_large_frames_are_not_copied_and_small_ones_pin_nothing(server: Server) -> None:
+    server.shake_hands()
+    server.say(zmtp.message([b"head", bytes(1 << 20)]), zmtp.message([b"small"]))
+    taken: list[Sequence[Buffer]] = []
+    while len(taken) < 2:
+        server.caller.channel.wait(PATIENCE_S)
+        taken += server.caller.channel.receive()
+    (head, body), (small,) = taken
+    assert (type(head), type(body), type(small)) == (bytes, bytearray, bytes)
+    assert body == bytes(1 << 20)
+
+
+def test_pings_are_answered(server: Server) -> None:
+    server.shake_hands()
+    server.say(zmtp.frame(b"\x04PING\0\0hello", command=True), zmtp.message([b"x"]))
+    assert server.caller.collect(1) == [[b"x"]]
+    said = b""
+    while not said.endswith(zmtp.frame(b"\x04PONGhello", command=True)):
+        said += server.socket.recv(4096)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (zmtp.message([b"x"] * 17), "too_many_frames"),
+        (b"\x02" + (4097).to_bytes(8, "big"), "frame_too_large"),
+        (b"\x08\x00", "bad_frame"),
+    ],
+)
+def test_who_breaks_the_protocol_is_left(content: bytes, fault: str) -> None:
+    with Server(Limits(credit_bytes=4096)) as server:
+        server.shake_hands()
+        server.say(zmtp.message([bytes(4096)]) + content)
+        server.caller.until(lambda: server.caller.events[-1] == "disconnected")
+        assert server.caller.messages == [[bytes(4096)]]
+        assert fault in server.caller.sentences[-1]
+        assert not server.caller.channel.send([b"x"])
+        with server.socket:
+            try:
+                while server.socket.recv(4096):
+                    pass
+            except ConnectionResetError:
+                pass  # it had not read all of it
+
+
+@pytest.mark.parametrize("end", [lambda it: it.shutdown(socket.SHUT_WR), socket.socket.close])
+def test_what_came_before_the_end_comes_before_its_news(
+    server: Server, end: Callable[[socket.socket], object]
+) -> None:
+    """The end may be a reset: the server closes without having read all that was said to it."""
+    server.shake_hands()
+    server.say(b"".join(zmtp.message([b"%d" % number]) for number in range(100)))
+    end(server.socket)
+    link = server.caller.channel
+    taken: list[bytes] = []
+    while not (events := link.events()):
+        link.wait(PATIENCE_S)
+        taken += [bytes(frames[0]) for frames in link.receive(7)]
+    assert [event for event, _ in events] == ["disconnected"]
+    assert taken == [b"%d" % number for number in range(100)]
+
+
+def test_a_send_into_a_broken_connection_loses_nothing_that_came(server: Server) -> None:
+    server.shake_hands()
+    link = server.caller.channel
+    server.say(zmtp.message([b"last words"]))
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    server.socket.close()
+    while link.send([b"x"]):
+        pass  # the reset is on its way
+    server.caller.until(lambda: server.caller.events[-1] == "disconnected")
+    assert server.caller.messages == [[b"last words"]]
+
+
+# --- room and readiness -----------------------------------------------------------------------
+
+
+def test_room_after_a_refusal_is_told(server: Server) -> None:
+    server.shake_hands()
+    link = server.caller.channel
+    sent = 0
+    while True:  # the system's own buffers grow for a while
+        if link.send([bytes(1 << 20)]):
+            sent += 1
+            assert sent < 64
+        elif not readable(link):
+            break
+    wanted = sent * len(zmtp.message([bytes(1 << 20)]))
+    read = told = 0
+    server.socket.settimeout(0.02)
+    while read < wanted:
+        try:
+            read += len(server.socket.recv(1 << 22))
+        except TimeoutError:  # all that had left is here: the rest goes when the client is told
+            told += readable(link)
+            link.receive()
+    assert told
+    while not link.send([b"one more"]):
+        link.wait(PATIENCE_S)
+    assert not select.select([link.fileno()], [], [], 0.05)[0]
+
+
+def test_the_descriptor_tells_of_messages_and_of_the_end(server: Server) -> None:
+    server.shake_hands()
+    link = server.caller.channel
+    assert not select.select([link.fileno()], [], [], 0.05)[0]
+    server.say(zmtp.message([b"x"]))
+    assert readable(link)
+    assert link.receive() == [[b"x"]]
+    server.socket.close()
+    assert readable(link)
+    server.caller.until(lambda: server.caller.events[-1] == "disconnected")
+    assert not select.select([link.fileno()], [], [], 0.05)[0]
+
+
+def test_an_answer_is_never_missed_after_a_send(server: Server) -> None:
+    """The call of `receive` that passes without asking is made up for."""
+    server.shake_hands()
+    link = server.caller.channel
+    for _ in range(50):
+        assert link.send([b"x"])
+        server.say(zmtp.message([b"answer"]))
+        assert readable(link)
+        for _ in range(2):
+            messages = link.receive()
+            if messages:
+                break
+        assert messages == [[b"answer"]]
+
+
+@pytest.mark.parametrize("ending", [lambda link: link.close(), lambda link: None])
+def test_descriptors_are_given_back(ending: Callable[[Channel], object]) -> None:
+    with ReceiverThread() as receiver:
+        listener = receiver.listen(ZmtpTransport(ZmtpOptions()), "tcp://127.0.0.1:0")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            with Caller(connect(listener.address, Limits())).connected() as caller:
+                caller.ask(b"hello")
+                ending(caller.channel)
+        receiver.until(lambda: len(receiver.gone) == 20)
+    assert len(os.listdir("/proc/self/fd")) <= before

@@ -129,10 +129,12 @@ class ZmtpChannel:
                 return False
         buffers = gather(frames)
         size = self._transmit(buffers[:GATHER_MAX])
+        if size < 0:
+            return False  # `receive` finds the end, behind what came before it
         if size != sum(map(len, buffers)):
             for data in buffers:
                 outbox.put_raw(data)
-            outbox.sent(max(0, size))
+            outbox.sent(size)
             self._flush()
         self._quiet = True
         return True
