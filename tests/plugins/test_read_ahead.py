@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from cometmq.memory_files import MemoryFiles
-from cometmq.testing.environment import InlineThreads
+from cometmq.memory_files import MemoryFile, MemoryFiles
+from cometmq.testing.environment import InlineThreads, VirtualEnvironment
+from cometmq.testing.files import FaultyFiles
+from cometmq_plugins.commitlog import CommitLogOptions, CommitLogPlugin
 from cometmq_plugins.segments.files import Entry
 from cometmq_plugins.segments.read_ahead import ReadAhead
 
@@ -165,6 +167,49 @@ def test_segments_have_streams_of_their_own() -> None:
 
     asyncio.run(both())
     assert file.missed == other.missed == [0, PIECE]
+
+
+def test_not_all_threads_read_ahead() -> None:
+    """Whoever finds no room asks with his next read."""
+
+    async def check() -> None:
+        threads = SlowThreads()
+        ahead = ReadAhead(threads, LIMIT)
+        readers = [(entry(16 * MIB), ColdFile()) for _ in range(5)]
+        for segment, file in readers:
+            await go_through(ahead, segment, file, [0, PIECE])
+        assert len(asyncio.all_tasks()) == 3
+        threads.gate.set()
+        await asyncio.sleep(0.01)
+        assert [len(file.asked) for _, file in readers] == [1, 1, 0, 0, 0]
+        for segment, file in readers[2:]:
+            await go_through(ahead, segment, file, [2 * PIECE])
+        assert [len(file.asked) for _, file in readers] == [1] * 5
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("option", "expected"), [(MIB, [(1, MIB + 1)]), (0, [])])
+def test_the_storage_reads_through_it(
+    option: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(MemoryFile, "read_ahead", lambda _, *stretch: asked.append(stretch))
+
+    async def check() -> None:
+        files = FaultyFiles()
+        options = CommitLogOptions(read_ahead_bytes=option)
+        storage = CommitLogPlugin(options).storage(VirtualEnvironment(files=files), "/data")
+        storage.open()
+        storage.begin(0)
+        storage.write(0, [bytes(2 * MIB)])
+        files.cold = True
+        assert [storage.read_now(at, 1) for at in range(3)] == [None] * 3
+        await asyncio.sleep(0.01)
+        storage.close()
+
+    asyncio.run(check())
+    assert asked == expected
 
 
 def test_it_can_be_left_to_the_system() -> None:

@@ -19,6 +19,8 @@ from cometmq_plugins.segments.files import Entry
 logger = logging.getLogger("cometmq.storage")
 _FIRST_BYTES = 1 << 20
 _STREAMS = 16
+_AT_ONCE = 2
+"""So many threads read ahead at most: others are needed for what somebody waits for already."""
 _BEHIND = 4
 """So many of the longest stretches behind its front still belong to a stream."""
 _WORTH = 4
@@ -86,6 +88,8 @@ class ReadAhead:
         end = entry.end - entry.base
         if stream.asked >= end or stream.used * _WORTH < front - stream.front:
             self._streams.remove(stream)
+            return
+        if len(self._tasks) >= _AT_ONCE:
             return
         stream.stretch = min(2 * stream.stretch, self._limit_bytes)
         start = stream.asked
