@@ -15,7 +15,7 @@ import sys
 HEADER = struct.Struct("<3sBIIQQQQqQHBBQIHHIIqIB")
 KINDS = (
     "messages segment-start epoch-start checkpoint-slice checkpoint-end mark trim kind-name"
-    " topic-change offset-commit min-offset claim group-change"
+    " topic-change offset-commit min-offset claim group-change clock-ahead"
 ).split()
 CODECS = ["none", "zstd", "lz4"]
 

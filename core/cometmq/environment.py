@@ -28,7 +28,12 @@ class Clock(Protocol):
         """Milliseconds since 1970-01-01 UTC; may step backwards or far ahead."""
 
     def monotonic_s(self) -> float:
-        """Seconds on a clock that only goes forward, without a defined start."""
+        """Seconds on a clock that only goes forward, without a defined start. Timers go by it; it
+        may stand still while the machine sleeps."""
+
+    def uptime_s(self) -> float:
+        """The same, but it goes on while the machine sleeps, as far as the system can tell: what a
+        step of the wall clock is measured by."""
 
     def call_at(self, monotonic_s: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` on the running event loop at `monotonic_s` or soon after."""

@@ -97,11 +97,13 @@ class Storage(Protocol):
 
     def trim(self, position: int) -> list[Segment]:
         """Unlink the segments that end at or below `position`, oldest first, with their side
-        files. Never the active one. Returns what went."""
+        files. Never the active one. Returns what went. What could not be unlinked is tried again
+        first by the next call. Raises DiskRefused if a file can't be unlinked: then all segments
+        have left `segments`, and younger files stay."""
 
     async def trim_in_thread(self, position: int) -> list[Segment]:
         """The same without blocking the loop: the segments leave `segments` at once, their files
-        are unlinked in a thread. What a failure leaves behind goes with the next start's `trim`."""
+        are unlinked in a thread."""
 
     def write_side(self, base: int, suffix: str, chunks: Sequence[Buffer]) -> None:
         """Write the named side file of a segment whole (derived data: need not be durable)."""

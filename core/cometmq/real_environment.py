@@ -19,6 +19,8 @@ from cometmq.real_files import RealFiles
 
 T = TypeVar("T")
 _WORKERS = 4
+_BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+"""Not every system has a clock that goes on while it sleeps."""
 _ONE_EVENT = (1).to_bytes(8, "little")
 
 
@@ -30,6 +32,9 @@ class RealClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def uptime_s(self) -> float:
+        return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def call_at(self, monotonic_s: float, callback: Callable[[], None]) -> Timer:
         delay_s = max(0.0, monotonic_s - time.monotonic())

@@ -8,6 +8,7 @@ every deletion whether it was allowed, and of every quiet moment whether nothing
 from __future__ import annotations
 
 import asyncio
+import errno
 from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,9 +23,9 @@ from cometmq.broker import jobs as jobs_module
 from cometmq.broker.jobs import Jobs
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.topics import Topics
-from cometmq.errors import NoSpace
+from cometmq.errors import DiskRefused, NoSpace
 from cometmq.interfaces import DiskPressure, Refuse
-from cometmq.log import Log, LogSettings
+from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.environment import SeededRandom, VirtualEnvironment
 from cometmq_plugins.cleanup.options import CleanupOptions
@@ -60,6 +61,10 @@ class Stretch(NamedTuple):
     """The broker is stopped for so long, at the beginning."""
     foreign_percent: int
     """What others have on the disk meanwhile."""
+    stuck: bool = False
+    """Nothing can be deleted meanwhile."""
+    cut_power: bool = False
+    """The broker ends by a power cut, if it ends."""
 
 
 # --- the model --------------------------------------------------------------------------------
@@ -74,8 +79,10 @@ class Model:
         self.stored: list[tuple[int, int]] = []
         """(position, store time) of all messages ever."""
         self.ahead_ms = 0.0
-        """How far the wall clock is ahead of what is believed."""
+        """How far the wall clock is ahead of what is believed, over all starts."""
         self.even_since_s = 0.0
+        self.even_s = 0.0
+        """How long it had been even when the broker stopped."""
         self.seen: tuple[float, float] | None = None
         self.borders: list[int] = []
         """Where the segments that are there begin."""
@@ -83,10 +90,15 @@ class Model:
 
     def start(self, wall_ms: int, monotonic_s: float, last_use_ms: int) -> None:
         confirm_ms = self.options.clock_confirm_hours * HOUR_MS
-        gap = wall_ms - last_use_ms
-        self.ahead_ms = gap if last_use_ms and gap > max(confirm_ms, 60_000) else 0.0
-        self.even_since_s = monotonic_s
+        gap = wall_ms - last_use_ms if last_use_ms else 0
+        if gap < 0 or gap > max(confirm_ms, 60_000):
+            self.ahead_ms = max(0.0, self.ahead_ms + gap)
+            self.even_s = 0.0 if abs(gap) > 60_000 else self.even_s
+        self.even_since_s = monotonic_s - self.even_s
         self.seen = wall_ms, monotonic_s
+
+    def stop(self, monotonic_s: float) -> None:
+        self.even_s = monotonic_s - self.even_since_s if self.ahead_ms else 0.0
 
     def tick(self, wall_ms: int, monotonic_s: float) -> None:
         """The clock was looked at."""
@@ -173,6 +185,12 @@ class World:
         self.refused = 0
         self.closed = 0
         """Last segments that were closed so that they can go."""
+        self.stuck = self.ever_stuck = False
+        """Whether nothing can be deleted: now, or at some time since the start."""
+        self.given_up = 0
+        """Segments that were given up since then."""
+        self.untold = False
+        """Whether the log was not told what came out about the clock."""
 
     @property
     def used_percent(self) -> float:
@@ -181,6 +199,7 @@ class World:
 
     async def start(self) -> None:
         clock = self.environment.clock
+        self.ever_stuck = self.stuck
         storage = SegmentStorage(
             self.environment,
             self.environment.files,
@@ -200,6 +219,7 @@ class World:
             ),
         )
         report = await self.log.open()
+        self._judge_memory(report)
         self.model.start(clock.wall_ms(), clock.monotonic_s(), report.store_time)
         self.due = bool(report.store_time) and self.model.due_between(
             report.store_time, clock.wall_ms()
@@ -223,14 +243,38 @@ class World:
         self.wall_seen_ms = float(clock.wall_ms())
         self.step_end_s = clock.monotonic_s()
 
-    async def stop(self) -> None:
+    def _judge_memory(self, report: RecoveryReport) -> None:
+        """Is what the log says of the clock what is to be remembered?"""
+        model, kept = self.model, report.clock
+        if self.untold:
+            # The disk had no room for the last word. What is believed then is never later.
+            believed_ms = model.believed_ms(self.environment.clock.wall_ms())
+            assert report.store_time - kept.ahead_ms <= believed_ms + 60_000
+            model.ahead_ms = kept.ahead_ms
+        else:
+            assert abs(kept.ahead_ms - model.ahead_ms) <= 60_000, (kept, model.ahead_ms)
+            assert 0 <= model.even_s - kept.even_ms / 1000 <= 3600 + STEP_S, (kept, model.even_s)
+        model.even_s = kept.even_ms / 1000
+
+    async def stop(self, *, cut_power: bool = False) -> None:
         self.jobs.stop()
+        clock = self.environment.clock
+        self.model.stop(clock.monotonic_s())
+        after = VirtualEnvironment(
+            clock=VirtualClock(clock.wall_ms(), clock.monotonic_s()),
+            random=NoJitter(),
+            files=self.environment.files.crash() if cut_power else self.environment.files,
+        )
         assert self.plugin._work is not None
         for reason, (count, _) in self.plugin._work.cleaner.deleted.items():
             self.deleted[reason] += count
+        trusted = self.plugin._work._trusted
         self.plugin.stopping()
+        self.untold = bool(self.jobs.errors["cleanup-watch"])
+        self.untold |= self.log.state.clock_ahead.now != trusted.known
         await self.log.close()
-        assert not any(self.jobs.errors.values()), self.jobs.errors
+        assert self.ever_stuck or not any(self.jobs.errors.values()), self.jobs.errors
+        self.environment = after
 
     def _collect(self, hook: str, pressure: DiskPressure) -> list[tuple[str, Any]]:
         assert hook == "disk_pressure"
@@ -242,7 +286,12 @@ class World:
 
         async def judged(position: int) -> int:
             self._judge(position)
-            return await trim(position)
+            try:
+                return await trim(position)
+            except DiskRefused:
+                self.given_up += 1
+                assert self.given_up == 1 and self.stuck, "as long as its files are there"
+                raise
 
         self.log.trim = judged  # type: ignore[method-assign]
 
@@ -307,6 +356,9 @@ class World:
         self.plugin._watch()
         refusal = self.plugin.admit("SEND", 0)
         assert (refusal is not None) == (used >= self.options.refuse_percent), used
+        if self.plugin._work is not None and self.plugin._work.status().stuck:
+            assert self.stuck
+            return
         self.check_not_stuck()
         if not sealed or self.log.settled < self.log.appended:
             # A segment that has just begun is not on disk yet, so the log can't begin with it.
@@ -348,7 +400,8 @@ class World:
         self.model.tick(clock.wall_ms(), clock.monotonic_s())
         self.wall_seen_ms = clock.wall_ms()
         self.check_quiet(begin_ms, open_then)
-        self.due = False
+        assert self.plugin._work is not None
+        self.due = self.stuck and self.plugin._work._due
 
     async def send(self, batches: int) -> None:
         for _ in range(batches):
@@ -367,6 +420,14 @@ class World:
             self.model.stored.append((appended.position, appended.store_time))
             self.log.write()
             await self.environment.clock.run_for(0)
+
+    def stick(self, stuck: bool) -> None:
+        """From now on nothing can be deleted, or everything again."""
+        self.environment.files.mend()
+        if stuck:
+            self.environment.files.fail("unlink", errno.EACCES, name=".seg", times=None)
+        self.stuck, self.given_up = stuck, 0
+        self.ever_stuck |= stuck
 
     def foreign(self, percent: int) -> None:
         """Others fill the disk, or empty it; somebody looks before the next send."""
@@ -388,15 +449,15 @@ async def live(
 ) -> World:
     """Go through all phases; the world at the end of the last one."""
     world = World(options, begin, segment_bytes)
-    clock = world.environment.clock
     await world.start()
     await world.idle()
     for phase in phases:
         if phase.off_hours:
-            await world.stop()
-            clock.advance(phase.off_hours * 3600.0)
+            await world.stop(cut_power=phase.cut_power)
+            world.environment.clock.advance(phase.off_hours * 3600.0)
             await world.start()
             await world.idle()
+        world.stick(phase.stuck)
         world.jump(phase.jump_ms)
         world.foreign(phase.foreign_percent)
         for _ in range(phase.hours * 2):
@@ -449,6 +510,8 @@ all_phases = st.lists(
         jump_ms=st.sampled_from([minutes_ms(minutes) for minutes in JUMPS]),
         off_hours=st.sampled_from((0, 0, 0, 1, 9, 30, 200)),
         foreign_percent=st.sampled_from((0, 0, 0, 30, 70, 95)),
+        stuck=st.sampled_from((False, False, False, True)),
+        cut_power=st.booleans(),
     ),
     min_size=2,
     max_size=12,
@@ -489,6 +552,22 @@ def test_a_life_that_meets_every_rule() -> None:
     world = asyncio.run(live(ORDINARY, BEGINS[0], life))
     assert all(world.deleted.values()) and world.refused, (world.deleted, world.refused)
     assert {pressure.mark for pressure in world.pressures} >= {"space", "forced", "refuse"}
+
+
+def test_a_life_of_restarts_while_the_clock_is_in_doubt_and_nothing_can_be_deleted() -> None:
+    year_ms = minutes_ms(365 * 24 * 60)
+    life = [
+        Stretch(60, 3, 0, 0, 0),
+        Stretch(3, 3, year_ms, 0, 0),
+        Stretch(9, 3, 0, 1, 0),  # in doubt before, and after
+        Stretch(9, 3, 0, 1, 0, stuck=True, cut_power=True),
+        Stretch(9, 3, 0, 1, 40, stuck=True),  # confirmed, but nothing goes
+        Stretch(9, 3, 0, 1, 40),
+        Stretch(3, 20, year_ms, 0, 90, stuck=True),
+        Stretch(30, 3, -year_ms, 30, 0, cut_power=True),
+    ]
+    world = asyncio.run(live(ORDINARY, BEGINS[0], life))
+    assert all(world.deleted.values()), world.deleted
 
 
 def test_a_life_in_one_large_segment() -> None:

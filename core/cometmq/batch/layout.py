@@ -94,6 +94,7 @@ class Kind(enum.IntEnum):
     MIN_OFFSET = 10
     CLAIM = 11
     GROUP_CHANGE = 12
+    CLOCK_AHEAD = 13
 
 
 def bad(field: str, value: object, expected: str) -> BatchError:

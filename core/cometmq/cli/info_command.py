@@ -45,7 +45,8 @@ def _show(reply: BrokerInfoReply) -> None:
 
 
 def _storage(stats: dict[str, int]) -> str:
-    return (
-        f"{stats['unsynced_bytes']:,} bytes unsynced, {stats['waiting']:,} waiting; "
-        f"{stats['bytes_free'] / 1e9:,.1f} of {stats['bytes_total'] / 1e9:,.1f} GB are free"
-    )
+    text = f"{stats['unsynced_bytes']:,} bytes unsynced, {stats['waiting']:,} waiting; "
+    if "bytes_total" not in stats:
+        return text + "the space on that disk is not known"
+    free, total = stats["bytes_free"] / 1e9, stats["bytes_total"] / 1e9
+    return text + f"{free:,.1f} of {total:,.1f} GB are free"

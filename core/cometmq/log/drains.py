@@ -123,7 +123,10 @@ class LogDrains(LogPlaces):
         kept = storage.cut(position)
         self._syncer.cut(position)
         self.index.cut(position)
+        ahead = self.state.clock_ahead.now
         replay = reload_state(storage, self.state, writer.node, writer.seed)
+        # What is known of the clock is no part of what was cut: the next segment begins with it.
+        self.state.clock_ahead.now = ahead
         writer.go_on_at(position, None if replay is None else replay.open_base)
         logger.warning("the log was cut at position %d; what was cut is in %s", position, kept)
         self._positions.cut(position, outcome)

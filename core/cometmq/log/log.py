@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
-from cometmq.errors import LogError, LogInDoubt, LogStopped
+from cometmq.errors import DiskRefused, LogError, LogInDoubt, LogStopped
 from cometmq.interfaces import FlushPolicy, StateView, Storage
 from cometmq.log.cutting import check_border
 from cometmq.log.drains import LogDrains
@@ -145,12 +145,12 @@ class Log(LogDrains):
         """Delete what lies before `position`, as far as whole segments allow; the new start.
 
         The segment that becomes the first one has a whole and settled head checkpoint. Nothing is
-        deleted before the trim itself is settled. Raises NoSpace, LogStopped, LogInDoubt, and
-        LogError if the disk refused it.
+        deleted before the trim itself is settled, and no more is given up while files of an
+        earlier trim are still there. Raises NoSpace, LogStopped, LogInDoubt, and DiskRefused if
+        a file can't be deleted, see `finish_trim`.
         """
         writer = self._writer
-        if writer.refusal is not None:
-            raise writer.refusal
+        await self.finish_trim()
         settled, known = self.settled, dict(writer.checkpoints)
         target = await self._environment.threads.run(
             lambda: trim_target(self._storage, position, settled, writer.seed, known)
@@ -164,6 +164,13 @@ class Log(LogDrains):
         self.start = target
         await self._storage.trim_in_thread(target)
         return target
+
+    async def finish_trim(self) -> None:
+        """Delete the files that an earlier trim left, because they could not be deleted then.
+        Raises DiskRefused if they still can't, LogStopped, LogInDoubt."""
+        if self._writer.refusal is not None:
+            raise self._writer.refusal
+        await self._storage.trim_in_thread(self.start)
 
     def raise_min_offsets(self, offsets: Mapping[tuple[int, int], int]) -> None:
         """Give up what lies below these offsets, by (incarnation, queue): readers hear at once
@@ -194,7 +201,8 @@ class Log(LogDrains):
         writer.log_id, writer.seed = found.log_id, found.seed
         writer.epoch = max(found.epoch, self.state.epochs.last)
         writer.go_on_at(found.end, found.open_base)
-        writer.store_time, writer.last_kind = found.store_time, found.last_kind
+        writer.go_on_from(found.store_time, found.last_kind)
+        found.clock = self.state.clock_ahead.now
         segments = self._storage.segments()
         oldest = segments[0].base if segments else 0
         self.start = max(self.state.log_start.position, oldest)
@@ -221,7 +229,11 @@ class Log(LogDrains):
         before = len(self._storage.segments())
         if self.state.log_start.position > 0:
             await self.index.trim(self.start)
-            self._storage.trim(self.start)
+            try:
+                self._storage.trim(self.start)
+            except DiskRefused as error:
+                # No reason not to serve what is left; the next trim begins with them.
+                logger.warning("a deletion could not be finished: %s", error)
         self._write_indexes()
         return self._report(found, cuts, rewritten, before - len(self._storage.segments()))
 
@@ -240,6 +252,7 @@ class Log(LogDrains):
             rewritten_bytes=rewritten,
             trimmed_segments=trimmed,
             store_time=found.store_time,
+            clock=found.clock,
         )
 
     async def _finish(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -14,6 +15,8 @@ from cometmq.log.reader import Reader, ReadResult
 from cometmq.log.settings import LogSettings
 from cometmq.log.state import State
 from cometmq.log.writer import LogWriter
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -110,12 +113,18 @@ class LogPlaces:
         return {name: int(getattr(self, name)) for name in names}
 
     def stats(self) -> dict[str, int]:
-        """Numbers for people and machines: segments, waiters, bytes not yet synced, space."""
+        """Numbers for people and machines: segments, waiters, bytes not yet synced; space, unless
+        the file system can't say."""
+        try:
+            space = self._storage.usage()
+        except OSError as error:
+            logger.warning("the space on the log's disk is not known: %s", error)
+            space = {}
         return {
             "segments": len(self._storage.segments()),
             "waiting": self._positions.waiting(),
             "unsynced_bytes": self.appended - self.synced,
-            **self._storage.usage(),
+            **space,
         }
 
     @property

@@ -27,6 +27,17 @@ class SegmentStart(msgspec.Struct, array_like=True, frozen=True):
     base: int
     """Position of this batch."""
     created_ms: int
+    ahead_ms: int = 0
+    """As in a `ClockAhead`; also at a start, whose first batch this is."""
+    even_ms: int = 0
+
+
+class ClockAhead(msgspec.Struct, array_like=True, frozen=True):
+    """From here on store times are so far ahead of a time that may be believed."""
+
+    ahead_ms: int = 0
+    even_ms: int = 0
+    """How long the clock has gone on evenly since, while a broker watched."""
 
 
 class EpochStart(msgspec.Struct, array_like=True, frozen=True):
@@ -97,6 +108,7 @@ _decoders = {
     kind: msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]
     for kind in (
         SegmentStart,
+        ClockAhead,
         EpochStart,
         CheckpointSlice,
         CheckpointEnd,

@@ -24,7 +24,7 @@ import msgspec
 from cometmq.batch import Kind, seed
 from cometmq.interfaces import Storage
 from cometmq.log.quick_scan import quick_scan
-from cometmq.log.records import EpochStart, read_records
+from cometmq.log.records import ClockAhead, EpochStart, read_records
 from cometmq.log.replay import Index, Replay, load, newest_checkpoint, walk_for
 from cometmq.log.scan import Problem, Read, scan_segment
 from cometmq.log.settings import Damage
@@ -51,6 +51,7 @@ class Recovered(msgspec.Struct):
     proven: int = 0
     """What was provably on disk before this start."""
     store_time: int = 0
+    clock: ClockAhead = ClockAhead()
     last_kind: int = -1
     epoch: int = 0
     """The newest one."""

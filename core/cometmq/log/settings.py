@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cometmq.interfaces import Level
+from cometmq.log.records import ClockAhead
 
 
 class LogSettings(msgspec.Struct, frozen=True):
@@ -71,6 +72,8 @@ class RecoveryReport(msgspec.Struct, frozen=True):
     store_time: int = 0
     """That of the last batch found, ms since 1970: about when the log was last in use; 0 when there
     was none."""
+    clock: ClockAhead = ClockAhead()
+    """What the log said of the clock that this was stamped by."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):

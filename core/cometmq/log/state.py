@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from cometmq.batch import Batch, Kind
 from cometmq.interfaces import StateView
+from cometmq.log.clock_ahead import ClockAheadView
 from cometmq.log.epochs import Epochs
 from cometmq.log.kinds import CORE_KINDS, Kinds
 from cometmq.log.log_start import LogStart
@@ -26,6 +27,7 @@ class State:
         self.next_offsets = NextOffsets()
         self.min_offsets = MinOffsets()
         self.log_start = LogStart()
+        self.clock_ahead = ClockAheadView()
         self._guests = tuple(views)
         own: list[StateView] = [
             self.kinds,
@@ -33,6 +35,7 @@ class State:
             self.next_offsets,
             self.min_offsets,
             self.log_start,
+            self.clock_ahead,
         ]
         self._views: dict[str, StateView] = {}
         for view in (*own, *views):

@@ -22,6 +22,7 @@ from cometmq.environment import Buffer, Clock
 from cometmq.errors import CometError, DiskRefused, LogStopped
 from cometmq.interfaces import Storage
 from cometmq.log.checkpoint import CheckpointWriter
+from cometmq.log.clock_ahead import STEP_MS, StepWatch
 from cometmq.log.positions import Positions
 from cometmq.log.queue_index import QueueIndex
 from cometmq.log.records import EpochStart, SegmentStart
@@ -52,6 +53,7 @@ class LogWriter:
         self._positions = positions
         self._clock = clock
         self._settings = settings
+        self._steps = StepWatch(clock)
         self.refusal: CometError | None = LogStopped("the log is not open; call open() first")
         """Why nothing can be appended."""
         self.index: QueueIndex
@@ -95,6 +97,7 @@ class LogWriter:
             batch = parse(batch)
         if self.refusal is not None:
             raise self.refusal
+        now = self._look_at_clock()
         position = self.end
         length = batch.length
         end = position + length
@@ -102,7 +105,7 @@ class LogWriter:
             self._storage.allocate(end)
         except OSError as error:
             raise _no_ground(error) from error
-        store_time = self._stamp_time()
+        store_time = self._stamp_time(now)
         next_offsets = self._state.next_offsets
         base_offset = next_offsets.get(incarnation, queue)
         view = batch.view
@@ -171,6 +174,12 @@ class LogWriter:
         self._base = open_base
         self.checkpoints = {base: end for base, end in self.checkpoints.items() if end <= position}
 
+    def go_on_from(self, store_time: int, last_kind: int) -> None:
+        """What is known of the last batch of a log that was found: the time since is in doubt."""
+        self.store_time, self.last_kind = store_time, last_kind
+        if store_time:
+            self._steps.expect(store_time)
+
     # --- segments -----------------------------------------------------------------------------
 
     def begin_segment(self, *, new_epoch: bool = False) -> None:
@@ -188,8 +197,12 @@ class LogWriter:
         self._checkpoint = None
         self._checkpoint_bytes = 0
         now = self._clock.wall_ms()
-        start = SegmentStart(self.log_id, self.epoch, self.node, base, base, now)
-        self._control("segment-start", [start])
+        ahead = self._steps.look(now, self._state.clock_ahead.now)
+        start = SegmentStart(
+            self.log_id, self.epoch, self.node, base, base, now, ahead.ahead_ms, ahead.even_ms
+        )
+        self._put("segment-start", [start], now)
+        self._steps.expect(now)
         if new_epoch:
             self._control("epoch-start", [EpochStart(self.epoch, self.node, base)])
         self._checkpoint = CheckpointWriter(base, self._state.slices())
@@ -241,7 +254,22 @@ class LogWriter:
 
     # --- inside -------------------------------------------------------------------------------
 
+    def _look_at_clock(self) -> int:
+        """What the wall clock says; if that is a step, the log says so before anything is stamped
+        by it."""
+        now = self._clock.wall_ms()
+        if not -STEP_MS <= now - self.store_time <= STEP_MS:
+            known = self._state.clock_ahead.now
+            ahead = self._steps.look(now, known)
+            if ahead != known:
+                self._put("clock-ahead", [ahead], now)
+            self._steps.expect(now)
+        return now
+
     def _control(self, kind: str, records: Sequence[Any]) -> Appended:
+        return self._put(kind, records, self._look_at_clock())
+
+    def _put(self, kind: str, records: Sequence[Any], now: int) -> Appended:
         number = self._state.kinds.number_of(kind)
         if number is None:
             raise ValueError(f"no state view of this log has the batch kind {kind!r}")
@@ -252,7 +280,7 @@ class LogWriter:
             self._storage.allocate(end, urgent=True)
         except OSError as error:
             raise _no_ground(error) from error
-        store_time = self._stamp_time()
+        store_time = self._stamp_time(now)
         stamp(
             buffer,
             log_id_seed=self.seed,
@@ -279,8 +307,7 @@ class LogWriter:
         for guest in self._state.message_views:
             guest.apply(batch)
 
-    def _stamp_time(self) -> int:
-        now = self._clock.wall_ms()
+    def _stamp_time(self, now: int) -> int:
         last = self.store_time
         return last if last - SMOOTHED_MS <= now < last else now
 

@@ -33,7 +33,8 @@ class VirtualTimer:
 
 
 class VirtualClock:
-    """Time to move: `advance` and `run_for` go on, `step_wall` lets the wall clock jump.
+    """Time to move: `advance` and `run_for` go on, `step_wall` lets the wall clock jump,
+    `suspend` lets the machine sleep.
 
     It may be moved from another thread than the loop's (an embedded broker in a test).
     """
@@ -41,6 +42,7 @@ class VirtualClock:
     def __init__(self, wall_ms: int = 1_750_000_000_000, monotonic_s: float = 1_000.0) -> None:
         self._wall_ms = float(wall_ms)
         self._monotonic_s = monotonic_s
+        self._slept_s = 0.0
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._made = 0
         self._lock = threading.Lock()
@@ -50,6 +52,9 @@ class VirtualClock:
 
     def monotonic_s(self) -> float:
         return self._monotonic_s
+
+    def uptime_s(self) -> float:
+        return self._monotonic_s + self._slept_s
 
     def call_at(self, monotonic_s: float, callback: Callable[[], None]) -> VirtualTimer:
         """As the real one, but a time that is already reached waits for the next move."""
@@ -95,6 +100,11 @@ class VirtualClock:
     def step_wall(self, milliseconds: int) -> None:
         """Let the wall clock jump, forwards or back; no monotonic time passes."""
         self._wall_ms += milliseconds
+
+    def suspend(self, seconds: float) -> None:
+        """Let the machine sleep: the wall clock goes on, timers and monotonic time don't."""
+        self._wall_ms += seconds * 1000
+        self._slept_s += seconds
 
     def _next(self, end: float) -> VirtualTimer | None:
         with self._lock:

@@ -63,6 +63,9 @@ class MovableClock:
     def monotonic_s(self) -> float:
         return self.real.monotonic_s() + self._ahead_s
 
+    def uptime_s(self) -> float:
+        return self.real.uptime_s() + self._ahead_s
+
     def call_at(self, monotonic_s: float, callback: Callable[[], None]) -> Timer:
         timer = _PushedTimer(self, monotonic_s, callback)
         with self._lock:

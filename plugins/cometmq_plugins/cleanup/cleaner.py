@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from cometmq.environment import Clock
+from cometmq.errors import DiskRefused
 from cometmq.log import Log
 from cometmq_plugins.cleanup.disk import Disk, DiskWatch
 from cometmq_plugins.cleanup.messages import Gone
@@ -29,6 +31,7 @@ from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Wanted: TypeAlias = Callable[[], Awaitable[int | None]]
 
 REMEMBERED = 100
@@ -68,6 +71,12 @@ class Cleaner:
         self.last: deque[Gone] = deque(maxlen=REMEMBERED)
         self.deleted: dict[str, tuple[int, int]] = {reason: (0, 0) for reason in REASONS}
         """Segments and bytes by reason."""
+        self.stuck = ""
+        """What can't be deleted, and why; empty when nothing is."""
+        self._unfinished = True
+        """Whether files may be left of a deletion that was begun: at a start nobody knows."""
+        self._begun: list[Gone] = []
+        """The segments that it was begun for."""
 
     @property
     def busy(self) -> bool:
@@ -76,10 +85,14 @@ class Cleaner:
 
     async def run(self, *, due: bool) -> list[Gone]:
         """Delete what has to go now. `due`: it is the time of the day for old segments. Raises
-        LogError, OSError; what was deleted before that is deleted."""
+        LogError, OSError; what was deleted before that is deleted, and with DiskRefused nothing
+        more is given up until the files are gone."""
         went: list[Gone] = []
         async with self._lock:
             disk = self._look()
+            if self._unfinished and not (self._log.in_doubt or self._log.stopped):
+                await self._finish()
+                disk = self._look()
             if not (due or disk.mark):
                 return went
             while not (self._log.in_doubt or self._log.stopped):
@@ -115,6 +128,27 @@ class Cleaner:
             planned.append(await self._told(last, "forced"))
         return planned
 
+    async def _finish(self) -> None:
+        """Go on with a deletion that failed."""
+        await self._told_if_stuck(self._log.finish_trim)
+        self._unfinished = False
+        begun, self._begun = self._begun, []
+        for gone in begun:
+            if gone.base < self._log.start:
+                self._note(gone)
+
+    async def _told_if_stuck(self, delete: Callable[[], Awaitable[T]]) -> T:
+        """Delete, and tell of a failure once."""
+        try:
+            result = await delete()
+        except DiskRefused as error:
+            if str(error) != self.stuck:
+                self.stuck = str(error)
+                logger.error("%s", error)
+            raise
+        self.stuck = ""
+        return result
+
     async def _remove_oldest(self, disk: Disk, due: bool) -> list[Gone]:
         """Delete the oldest segment if it has to go, or the fewest that can go at once: where a
         crash left a segment without a whole checkpoint, the log can't begin."""
@@ -127,7 +161,10 @@ class Cleaner:
             if reason is None:
                 return []
             removed.append(await self._told(segment, reason))
-            if await self._log.trim(segment.end) > segment.base:
+            self._begun, self._unfinished = removed, True
+            start = await self._told_if_stuck(partial(self._log.trim, segment.end))
+            self._begun, self._unfinished = [], False
+            if start > segment.base:
                 for gone in removed:
                     self._note(gone)
                 return removed

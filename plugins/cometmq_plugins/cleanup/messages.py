@@ -78,3 +78,5 @@ class CleanupStatus(msgspec.Struct, array_like=True):
     clock_in_doubt_ms: UInt = 0
     clock_confirmed_in_ms: UInt = 0
     """When the wall clock is believed again."""
+    stuck: str = ""
+    """What can't be deleted, and why; empty when nothing is."""

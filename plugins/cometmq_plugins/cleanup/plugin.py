@@ -9,12 +9,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cometmq.broker.cron import Cron
-from cometmq.errors import CometError
+from cometmq.errors import CometError, DiskRefused, LogError, LogInDoubt
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Job, Metric, PluginOperation, Refuse, SessionInfo
+from cometmq.log import RecoveryReport
 from cometmq_plugins.cleanup import reports
 from cometmq_plugins.cleanup.cleaner import Cleaner
 from cometmq_plugins.cleanup.disk import DiskWatch
+from cometmq_plugins.cleanup.kept_doubt import KeptDoubt
 from cometmq_plugins.cleanup.marks import MarkTeller
 from cometmq_plugins.cleanup.messages import (
     CLEANUP_RUN,
@@ -83,7 +85,11 @@ class CleanupPlugin:
     @hookimpl
     def started(self, broker: Any) -> None:
         self._work = _Work(broker, self._options)
-        self._work.look()
+        try:
+            self._work.look()
+        except (LogError, OSError) as error:
+            # It is looked again soon, and then it is the job's failure, which is counted.
+            logger.warning("disk and clock can't be judged yet (%s); sends go on", error)
 
     @hookimpl
     def stopping(self) -> None:
@@ -114,7 +120,7 @@ class CleanupPlugin:
 
     async def _daily(self) -> None:
         if self._work is not None:
-            await self._work.cleaner.run(due=True)
+            await self._work.clean_daily()
 
     async def _run(self, session: SessionInfo, header: RunCleanup) -> CleanupDone:
         assert self._work is not None, "operations come once the broker has started"
@@ -130,25 +136,31 @@ class _Work:
 
     def __init__(self, broker: Any, options: CleanupOptions) -> None:
         clock, log = broker.environment.clock, broker.log
-        last_use_ms = 0 if broker.report is None else broker.report.store_time
+        report = broker.report or RecoveryReport(0)
+        last_use_ms, known = report.store_time, report.clock
         self._options = options
         self._log = log
         self._watch = DiskWatch(clock, log.space, options)
-        self._trusted = TrustedTime(clock, last_use_ms, options.clock_confirm_hours * HOUR_MS)
+        confirm_ms = options.clock_confirm_hours * HOUR_MS
+        self._trusted = TrustedTime(clock, last_use_ms, confirm_ms, known)
+        self._doubt = KeptDoubt(log, self._trusted)
         self._retainer = Retainer(broker, self._trusted)
         self._marks = MarkTeller(broker.composition, options)
         self._refusing = Refusing(clock, options)
         self.cleaner = Cleaner(
             log, clock, options, self._watch, self._trusted, self._retainer, self._looked
         )
-        self._missed = _missed(options, last_use_ms, clock.wall_ms())
+        self._due = _missed(options, last_use_ms, clock.wall_ms())
         self._hurried: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Look at disk and clock. Raises OSError."""
+        """Look at clock and disk. Raises OSError, LogError."""
         self._trusted.now_ms()
-        self._watch.look()
-        self._looked()
+        try:
+            self._doubt.keep()
+        finally:
+            self._watch.look()
+            self._looked()
 
     def admit(self, size_bytes: int) -> Refuse | None:
         """Whether a send may go on, by the last look that was possible."""
@@ -164,10 +176,22 @@ class _Work:
         return self._refusing.answer()
 
     async def free_space(self) -> None:
-        """What the disk asks for; also what was missed while the broker was off, until a run for
-        it succeeds."""
-        await self.cleaner.run(due=self._missed)
-        self._missed = False
+        """What the disk asks for; also what was missed while the broker was off, or failed at its
+        time, until a run for it succeeds."""
+        known = self.cleaner.stuck
+        try:
+            await self.cleaner.run(due=self._due)
+        except DiskRefused as error:
+            if str(error) != known:
+                raise
+            # It was told of, and `mq cleanup status` goes on telling; the next look tries again.
+            return
+        self._due = False
+
+    async def clean_daily(self) -> None:
+        """It is the time of the day for old segments."""
+        self._due = True
+        await self.free_space()
 
     async def retain(self) -> None:
         """Raise the min offsets of topics with a retention of their own."""
@@ -175,9 +199,12 @@ class _Work:
             self._log.raise_min_offsets(await self._retainer.expired())
 
     async def run_now(self, header: RunCleanup) -> CleanupDone:
-        """What an operator asks for."""
+        """What an operator asks for. Raises LogInDoubt: then nothing may be deleted."""
+        if self._log.in_doubt:
+            raise LogInDoubt(f"nothing is deleted while the log is in doubt: {self._log.in_doubt}")
         if header.force and not header.dry_run:
             self._trusted.confirm()
+            self._doubt.keep()
         expired = await self._retainer.expired()
         raised = self._retainer.named(expired)
         if header.dry_run:
@@ -206,12 +233,18 @@ class _Work:
             last=last,
             clock_in_doubt_ms=self._trusted.in_doubt_ms,
             clock_confirmed_in_ms=self._trusted.confirmed_in_ms,
+            stuck=self.cleaner.stuck,
         )
 
     def stop(self) -> None:
         """Begin nothing more."""
         if self._hurried is not None:
             self._hurried.cancel()
+        try:
+            self._trusted.now_ms()
+            self._doubt.keep(exactly=True)
+        except LogError as error:
+            logger.warning("the log was not told how the clock is doubted: %s", error)
 
     def _looked(self) -> None:
         disk = self._watch.now

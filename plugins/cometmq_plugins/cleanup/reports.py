@@ -23,12 +23,15 @@ def status_lines(status: CleanupStatus) -> dict[str, str]:
         f"{percent:g}"
         for percent in (status.space_percent, status.forced_percent, status.refuse_percent)
     )
-    disk = f"{status.used_percent:.1f} % used, marks {marks} %"
+    used = f"{status.used_percent:.1f} %" if status.bytes_total else "not known how much"
+    disk = f"{used} used, marks {marks} %"
     if status.mark:
         disk += f", past the mark {status.mark}"
     if status.full_in_s is not None:
         disk += f", full in {in_words(status.full_in_s)} at this rate"
     lines = {"disk": disk, "cleanup": _done(status)}
+    if status.stuck:
+        lines["stuck"] = status.stuck
     if status.refused:
         lines["refused"] = f"{status.refused} sends, for {in_words(status.refused_s)} altogether"
     if status.clock_in_doubt_ms:
@@ -43,7 +46,9 @@ def status_lines(status: CleanupStatus) -> dict[str, str]:
 
 def metrics(status: CleanupStatus) -> Iterator[Metric]:
     """The numbers."""
-    yield Metric("disk_used_percent", "Of the log's file system.", "gauge", status.used_percent)
+    if status.bytes_total:
+        text = "Of the log's file system."
+        yield Metric("disk_used_percent", text, "gauge", status.used_percent)
     if status.full_in_s is not None:
         text = "Until the log's file system is full, at the rate of late."
         yield Metric("disk_full_in_seconds", text, "gauge", status.full_in_s)
@@ -57,6 +62,12 @@ def metrics(status: CleanupStatus) -> Iterator[Metric]:
         labels = {"reason": reason}
         yield Metric("segments_deleted", "Deleted by cleanup.", "counter", segments, labels)
         yield Metric("segment_bytes_deleted", "Deleted by cleanup.", "counter", size_bytes, labels)
+    yield Metric(
+        "deletion_stuck",
+        "1 while a file of the log can't be deleted, else 0.",
+        "gauge",
+        int(bool(status.stuck)),
+    )
     yield Metric(
         "clock_in_doubt_ms",
         "How far the wall clock is ahead of what is believed.",

@@ -28,7 +28,7 @@ from cometmq_plugins.segments.ground import BLOCK_BYTES, extend, new_file, no_sp
 from cometmq_plugins.segments.read_ahead import ReadAhead
 from cometmq_plugins.segments.reserve import SpaceReserve
 from cometmq_plugins.segments.sync import Unsynced
-from cometmq_plugins.segments.trims import take_off, unlink_all
+from cometmq_plugins.segments.trims import Doomed, take_off
 
 STEP_BYTES = 16 << 20
 READ_AHEAD_BYTES = 8 << 20
@@ -62,6 +62,7 @@ class SegmentStorage:
         self._unsynced = Unsynced(files, environment.threads, self._folder)
         self._reserve = SpaceReserve(files, self._folder, reserve_bytes, step_bytes)
         self._ahead = ReadAhead(environment.threads, read_ahead_bytes)
+        self._doomed = Doomed(files, self._folder)
         self._active: Entry | None = None
         self._tidy = False
 
@@ -313,23 +314,27 @@ class SegmentStorage:
     def trim(self, position: int) -> list[Segment]:
         """Remove what lies whole below `position`; the last segment always stays."""
         self._check_writable()
-        removals = take_off(self._table, self._unsynced, position)
-        for paths in removals.values():
-            unlink_all(self._files, self._folder, paths)
-        return self._trimmed(removals)
+        self._doomed.add(take_off(self._table, self._unsynced, position))
+        gone = []
+        for segment, paths in self._doomed.each():
+            self._doomed.unlink(paths)
+            gone.append(segment)
+        return self._trimmed(gone)
 
     async def trim_in_thread(self, position: int) -> list[Segment]:
         """The same, unlinking in a thread: to free a gigabyte takes a file system a while."""
         self._check_writable()
-        removals = take_off(self._table, self._unsynced, position)
-        for paths in removals.values():
-            await self._threads.run(partial(unlink_all, self._files, self._folder, paths))
-        return self._trimmed(removals)
+        self._doomed.add(take_off(self._table, self._unsynced, position))
+        gone = []
+        for segment, paths in self._doomed.each():
+            await self._threads.run(partial(self._doomed.unlink, paths))
+            gone.append(segment)
+        return self._trimmed(gone)
 
-    def _trimmed(self, removals: dict[Entry, list[str]]) -> list[Segment]:
-        if removals:
+    def _trimmed(self, gone: list[Segment]) -> list[Segment]:
+        if gone:
             self._restore_reserve()
-        return [Segment(entry.base, entry.size, entry.path) for entry in removals]
+        return gone
 
     # --- side files -----------------------------------------------------------------------------
 

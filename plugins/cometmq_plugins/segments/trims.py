@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from cometmq.environment import Files
+from cometmq.errors import DiskRefused
+from cometmq.interfaces import Segment
 from cometmq_plugins.segments.files import Entry, SegmentTable
 from cometmq_plugins.segments.sync import Unsynced
 
@@ -25,8 +29,37 @@ def take_off(table: SegmentTable, unsynced: Unsynced, position: int) -> dict[Ent
     return gone
 
 
-def unlink_all(files: Files, folder: str, paths: Sequence[str]) -> None:
-    """Unlink the files of one segment, in this order, durably."""
-    for path in paths:
-        files.unlink(path)
-    files.sync_folder(folder)
+class Doomed:
+    """Segments that are off the table and whose files are still to be unlinked, oldest first."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._folder = folder
+        self._waiting: deque[tuple[Segment, list[str]]] = deque()
+
+    def add(self, gone: dict[Entry, list[str]]) -> None:
+        """These too, which are younger."""
+        for entry, paths in gone.items():
+            self._waiting.append((Segment(entry.base, entry.size, entry.path), paths))
+
+    def each(self) -> Iterator[tuple[Segment, list[str]]]:
+        """Those that are there, and their files; each is forgotten once its turn is over without
+        an error."""
+        while self._waiting:
+            doomed = self._waiting[0]
+            yield doomed
+            with suppress(ValueError):  # somebody else may have waited for the same one
+                self._waiting.remove(doomed)
+
+    def unlink(self, paths: Sequence[str]) -> None:
+        """Unlink the files of one segment, in this order, durably. Raises DiskRefused."""
+        try:
+            for path in paths:
+                with suppress(FileNotFoundError):  # it went before an earlier try failed
+                    self._files.unlink(path)
+            self._files.sync_folder(self._folder)
+        except OSError as error:
+            raise DiskRefused(
+                f"{path} can't be deleted ({error.strerror or error}), so nothing behind it is "
+                "given up either: see to it that the broker may delete files there; it tries again"
+            ) from error
