@@ -29,6 +29,9 @@ T = TypeVar("T")
 
 LOOK_AWAY_S = 0.001
 LOOK_AWAY_MAX_S = 0.005
+"""With something unanswered; who leaves that behind wakes a thread that would look later."""
+LOOK_AWAY_ALONE_S = 0.02
+"""With nothing but what a driving caller itself waits for: looking takes the interpreter away."""
 SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
@@ -156,9 +159,7 @@ class Driver:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _wait(
-        self, waitable: Waitable[T], deadline_s: float | None, *, look: bool = True
-    ) -> None:
+    def _wait(self, waitable: Waitable[T], deadline_s: float | None, *, look: bool = True) -> None:
         """With the lock: drive, or let another thread drive, until done or over. Without `look`
         nothing is received before the first wait."""
         engine = self.engine
@@ -215,9 +216,12 @@ class Driver:
             return
         if self._waiting:
             self._cond.notify_all()  # one of them drives now
+        engine = self.engine
         late_s = self._asleep_until_s - self._drove_at_s
-        if self.engine.next_s() < self._asleep_until_s or (
-            late_s > LOOK_AWAY_MAX_S and self._watched is not self.engine.channel
+        if engine.next_s() < self._asleep_until_s or (
+            late_s > LOOK_AWAY_MAX_S
+            and engine.connection.pending
+            and self._watched is not engine.channel
         ):
             self._asleep_until_s = 0.0
             self._wake()
@@ -246,8 +250,9 @@ class Driver:
                 now_s = self.engine.now_s()
                 if self._driving or now_s - self._drove_at_s < LOOK_AWAY_S:
                     self._watched = None
+                    others = len(self.engine.connection.pending) > self._driving
                     timeout_s = away_s
-                    away_s = min(2 * away_s, LOOK_AWAY_MAX_S)
+                    away_s = min(2 * away_s, LOOK_AWAY_MAX_S if others else LOOK_AWAY_ALONE_S)
                 else:
                     self._drain_wakes()
                     self.engine.pump()

@@ -21,13 +21,12 @@ from cometmq.interfaces import Channel, ChannelEvent, Limits
 from cometmq_transports.address import Endpoint, parse, resolve
 from cometmq_transports.keepalive import keep_alive
 from cometmq_transports.unreachable import UnreachableChannel
-from cometmq_transports.zmtp.decoder import Decoder, Message
+from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder, Message
 from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
 HANDSHAKE_S = 5.0
-SCRATCH_BYTES = 64 << 10
 
 _SYN_REPEATS = 1
 """The system gives up connecting by itself, 3 s after the first of two attempts."""
