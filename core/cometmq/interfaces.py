@@ -114,12 +114,12 @@ class Storage(Protocol):
     def remove_side(self, base: int, suffix: str) -> None:
         """Forget a side file; no error if there is none."""
 
-    def kept_node_id(self) -> bytes | None:
-        """The 8-byte id of this folder's node, None when it is missing; nothing is written. Raises
-        LogError if it is damaged."""
+    def node_id(self) -> bytes | None:
+        """The 8-byte id of this folder's node, None when it is missing. Raises LogError if it is
+        damaged."""
 
-    def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
-        """The same, made by `make` and kept when missing; True if it was made."""
+    def keep_node_id(self, node: bytes) -> None:
+        """Let these 8 bytes be the id from now on."""
 
     def usage(self) -> dict[str, int]:
         """bytes_used, bytes_total, bytes_free of the file system that holds the log."""

@@ -73,7 +73,7 @@ def test_the_folder_has_the_promised_names() -> None:
     storage.seal(3)
     storage.begin(3)
     storage.write_side(0, "queue", [b"index"])
-    storage.node_id(lambda: b"12345678")
+    storage.keep_node_id(b"12345678")
     storage.cut(2)
     assert files.list("/data") == ["cut", "lock", "log", "node"]
     assert files.list("/data/log") == [f"{0:020d}.seg", "reserve"]
@@ -120,7 +120,7 @@ def test_a_damaged_node_id_is_named() -> None:
     storage = on(files)
     files.write_file("/data/node", [b"\0\0\0"])
     with pytest.raises(LogError, match="/data/node is not a node id"):
-        storage.node_id(lambda: b"12345678")
+        storage.node_id()
 
 
 def test_a_copy_of_a_cut_has_each_byte_at_its_place() -> None:

@@ -67,7 +67,8 @@ class Log(LogDrains):
         """
         self._storage.open()
         try:
-            node = self._storage.kept_node_id() or self._environment.random.bytes(8)
+            kept = self._storage.node_id()
+            node = kept or self._environment.random.bytes(8)
             self._writer.node = node.hex()
             found = recover(self._storage, self.state, self._make_index, node.hex())
             if found.log_id is None:
@@ -82,8 +83,9 @@ class Log(LogDrains):
                 await understood()
             if found.in_doubt:
                 return self._open_doubtful(found)
-            # Not before: a start in doubt leaves a folder without an id as it is.
-            self._storage.node_id(lambda: node)
+            if kept is None:
+                # Not before: a start in doubt leaves a folder without an id as it is.
+                self._storage.keep_node_id(node)
             return await self._open_writable(found)
         except OSError as error:
             self._storage.close()

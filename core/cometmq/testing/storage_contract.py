@@ -63,14 +63,13 @@ class StorageContract:
             reader.begin(3)
         assert bases(storage.segments()) == [0]
 
-    def test_the_node_id_is_made_once(self, bench: Bench) -> None:
+    def test_the_node_id_is_kept(self, bench: Bench) -> None:
         storage = bench.opened()
-        assert storage.kept_node_id() is None
-        assert storage.node_id(lambda: NODE) == (NODE, True)
-        assert storage.kept_node_id() == NODE
-        assert storage.node_id(lambda: b"another!") == (NODE, False)
+        assert storage.node_id() is None
+        storage.keep_node_id(NODE)
+        assert storage.node_id() == NODE
         again, _ = bench.reopened(storage)
-        assert again.node_id(lambda: b"another!") == (NODE, False)
+        assert again.node_id() == NODE
 
     def test_usage_adds_up(self, bench: Bench) -> None:
         usage = bench.opened().usage()

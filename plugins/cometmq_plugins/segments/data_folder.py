@@ -41,19 +41,9 @@ class DataFolder:
             self._release()
             self._release = None
 
-    def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
-        """(8 bytes, True if `make` made them now), kept as hexadecimal text in the file `node`.
-        Raises LogError if that is damaged."""
-        kept = self.kept_node_id()
-        if kept is not None:
-            return kept, False
-        node = make()
-        if self.locked:
-            self._files.write_file(f"{self._path}/node", [node.hex().encode(), b"\n"])
-        return node, True
-
-    def kept_node_id(self) -> bytes | None:
-        """What the file says, None without one. Raises LogError if it is damaged."""
+    def node_id(self) -> bytes | None:
+        """8 bytes, kept as hexadecimal text in the file `node`; None without one. Raises LogError
+        if it is damaged."""
         path = f"{self._path}/node"
         if not self._files.exists(path):
             return None
@@ -68,6 +58,10 @@ class DataFolder:
                 "or remove it to get a new id"
             )
         return node
+
+    def keep_node_id(self, node: bytes) -> None:
+        """Write the file."""
+        self._files.write_file(f"{self._path}/node", [node.hex().encode(), b"\n"])
 
     def usage(self) -> dict[str, int]:
         """Space of the file system that holds it, in bytes."""

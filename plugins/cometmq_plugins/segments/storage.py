@@ -10,7 +10,7 @@ since the system may have thrown away what it could not write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from cometmq.environment import Buffer, Environment, Files
@@ -91,13 +91,14 @@ class SegmentStorage:
         """Oldest first."""
         return [Segment(entry.base, entry.size, entry.path) for entry in self._table.entries]
 
-    def kept_node_id(self) -> bytes | None:
+    def node_id(self) -> bytes | None:
         """The node's id, if there is one."""
-        return self._home.kept_node_id()
+        return self._home.node_id()
 
-    def node_id(self, make: Callable[[], bytes]) -> tuple[bytes, bool]:
-        """The node's id, made if it is missing (and kept, unless this is read only)."""
-        return self._home.node_id(make)
+    def keep_node_id(self, node: bytes) -> None:
+        """Keep the node's id."""
+        self._check_writable()
+        self._home.keep_node_id(node)
 
     def usage(self) -> dict[str, int]:
         """Space of the file system, in bytes."""
