@@ -109,7 +109,7 @@ class Broker:
         logger.critical("the broker stops: %s", error)
         self._failure.set_result(error)
         if self._service is not None:
-            self._service.dispatcher.stopping = f"the broker stops: {error}"
+            self._service.dispatcher.unready = f"the broker stops: {error}"
 
     def banner(self) -> list[str]:
         """Lines for people at the start."""
@@ -161,15 +161,15 @@ class Broker:
         await self._open_log(lambda: self._listen(chosen))
         assert self._service is not None, "an open log has been understood"
         self._start_housekeeping(self._service)
-        if self._service.dispatcher.stopping == STARTING:
-            self._service.dispatcher.stopping = ""
+        if self._service.dispatcher.unready == STARTING:
+            self._service.dispatcher.unready = ""
         await self.composition.call_each("started", broker=self)
 
     async def _listen(self, chosen: Sequence[tuple[str, Transport]]) -> None:
         """Bind, and tell who comes that it is too early. Before anything is written, so that a
         start that fails here leaves no epoch behind."""
         service = self._service = Service(self)
-        service.dispatcher.stopping = STARTING
+        service.dispatcher.unready = STARTING
         for _, contributed in self.composition.collect("operations"):
             for operation in contributed:
                 service.dispatcher.add_contributed(operation)
@@ -274,7 +274,7 @@ class Broker:
 
     def _refuse_requests(self) -> None:
         if self._service is not None:
-            self._service.dispatcher.stopping = "the broker is stopping: try again when it is back"
+            self._service.dispatcher.unready = "the broker is stopping: try again when it is back"
 
     def _stop_steps(self) -> list[Callable[[], Any]]:
         """In this order: replies are flushed last, when the log has said its last word."""

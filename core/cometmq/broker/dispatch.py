@@ -28,7 +28,7 @@ RETRY_AFTER_MS = 100
 FIRST_CONTRIBUTED = 1000
 """Numbers below are the core's own."""
 _HELLO = int(Operation.HELLO)
-_WHILE_STOPPING = frozenset({Operation.GOODBYE, Operation.HEARTBEAT, Operation.BROKER_INFO})
+_WHILE_UNREADY = frozenset({Operation.GOODBYE, Operation.HEARTBEAT, Operation.BROKER_INFO})
 
 
 class Route(NamedTuple):
@@ -67,8 +67,8 @@ class Dispatcher:
         self._before_write = before_write
         self._routes: dict[int, Route] = {}
         self._tasks = Tasks()
-        self.stopping = ""
-        """Why requests are refused: the broker is about to stop."""
+        self.unready = ""
+        """Why requests are refused: the broker has not begun, or is about to stop."""
         self.requests = 0
         self.refused = 0
         self.garbage = 0
@@ -147,8 +147,8 @@ class Dispatcher:
 
     def _hello(self, peer: Peer, request_id: int, header: memoryview) -> None:
         try:
-            if self.stopping:
-                raise Rejected(Status.STOPPING, self.stopping, RETRY_AFTER_MS)
+            if self.unready:
+                raise Rejected(Status.STOPPING, self.unready, RETRY_AFTER_MS)
             session = self._sessions.hello(peer, protocol.decode(Hello, header))
         except ProtocolError as error:
             rejected = Rejected(Status.BAD_REQUEST, str(error))
@@ -176,8 +176,8 @@ class Dispatcher:
         message = protocol.decode(route.kind, header)
         # Send and Commit have the field; a sender who wants no answer gets none, ever.
         request.silent = getattr(message, "one_way", False)
-        if self.stopping and request.operation not in _WHILE_STOPPING:
-            raise Rejected(Status.STOPPING, self.stopping, RETRY_AFTER_MS)
+        if self.unready and request.operation not in _WHILE_UNREADY:
+            raise Rejected(Status.STOPPING, self.unready, RETRY_AFTER_MS)
         self._check_credit(request)
         delay_ms = self._gate.delay_ms(request.session, route.name, request.size_bytes)
         if delay_ms:
