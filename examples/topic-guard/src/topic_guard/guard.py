@@ -80,13 +80,14 @@ class TopicGuard(Plugin):
     def before_append(self, session: SessionInfo, batch: Batch) -> Refuse | Replace | None:
         """Refuse batches with a forbidden tag; sign those of signed topics."""
         signed = _matches(batch.topic, self._options.signed)
-        if not signed and not self._may_be_forbidden(batch):
+        suspect = self._may_be_forbidden(batch)
+        if not (signed or suspect):
             return None
         if batch.codec:
             return Refuse(
                 f"messages for {batch.topic} are looked into here; send them without compression"
             )
-        tag = self._forbidden_tag(batch)
+        tag = self._forbidden_tag(batch) if suspect else None
         if tag:
             return Refuse(f"tag {tag} is forbidden in topic {batch.topic}; use another tag")
         if not signed:
@@ -104,8 +105,6 @@ class TopicGuard(Plugin):
         return not self._forbidden.keys().isdisjoint(batch.tag_hashes)
 
     def _forbidden_tag(self, batch: Batch) -> str | None:
-        if not self._may_be_forbidden(batch):
-            return None
         tags = {record[2] for record in decode_records(batch)}
         return next((tag for tag in self._forbidden.values() if tag in tags), None)
 
