@@ -100,12 +100,12 @@ class Customer:
         return protocol.decode(kind, header), body
 
 
-class Counter:
+class Door:
     """The plugin that brings the transport: it hands over the broker's side, and no more."""
 
-    name = "counter"
-    schemes: Sequence[str] = ("counter",)
-    address = "counter://broker"
+    name = "door"
+    schemes: Sequence[str] = ("door",)
+    address = "door://broker"
 
     def __init__(self) -> None:
         self.receiver: Receiver
@@ -172,11 +172,10 @@ def on_a_broker(
     step: Step, counters: Counters, measure: Measure, plugins: Mapping[str, object] | None = None
 ) -> None:
     """Do a step on a broker that has been started and warmed."""
-
-    counter = Counter()
-    extra = {"counter": counter, **(plugins or {})}
+    door = Door()
+    extra = {"door": door, **(plugins or {})}
     overrides = {
-        "broker.listen": [counter.address],
+        "broker.listen": [door.address],
         "broker.data": "/data",
         "broker.malloc_tuning": False,
         "plugins": ",".join(["flush-async", *extra]),
@@ -187,7 +186,7 @@ def on_a_broker(
         broker = Broker(config, environment, compose(config, extra_plugins=extra))
         runner.run(broker.start())
         try:
-            bench = Bench(counter.receiver, environment.files, runner.get_loop())
+            bench = Bench(door.receiver, environment.files, runner.get_loop())
             lowest, highest = protocol.PROTOCOL_MIN, protocol.PROTOCOL_MAX
             bench.drain(bench.request(Operation.HELLO, Hello(lowest, highest, "guard")))
             for _ in range(WARM):
