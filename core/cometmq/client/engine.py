@@ -25,6 +25,7 @@ from cometmq.errors import Closed, ConfigError, Retryable
 from cometmq.interfaces import Channel, Connect
 
 S = TypeVar("S", bound=msgspec.Struct)
+H = TypeVar("H", bound=msgspec.Struct)
 T = TypeVar("T")
 
 _EPOCH_SHIFT = 16
@@ -134,10 +135,18 @@ class Engine:
 
         Raises Refused, Retryable and OutcomeUnknown.
         """
+        _, reply = await self.ask_anew(operation, lambda: header, reply_type, deadline_s)
+        return reply
+
+    async def ask_anew(
+        self, operation: int, make: Callable[[], H], reply_type: type[S], deadline_s: float
+    ) -> tuple[H, S]:
+        """As `ask`, with a header that is made for each try; the last one comes with the reply."""
         backoff = Backoff(self.environment.random)
         while True:
+            header = make()
             try:
-                return await self.call(operation, header, reply_type, deadline_s)
+                return header, await self.call(operation, header, reply_type, deadline_s)
             except Retryable as error:
                 pause_s = max(error.after_ms / 1000, backoff.next_s())
                 if self.now_s() + pause_s >= deadline_s:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from cometmq.client.backoff import Backoff
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import failure
-from cometmq.errors import CometError, ProtocolError, Refused, Retryable
+from cometmq.errors import CometError, ProtocolError, Refused
 from cometmq.protocol import (
     Commit,
     CommitPart,
@@ -79,17 +78,10 @@ async def ask_commit(
     `parts` is asked anew for each try: one that comes late must not take back what a later commit
     has stored meanwhile. Raises Refused, Retryable, OutcomeUnknown.
     """
-    backoff = Backoff(engine.environment.random)
-    while True:
-        header = Commit(group, parts())
-        try:
-            reply = await engine.call(Operation.COMMIT, header, CommitReply, deadline_s)
-            return header.parts, reply
-        except Retryable as error:
-            pause_s = max(error.after_ms / 1000, backoff.next_s())
-            if engine.now_s() + pause_s >= deadline_s:
-                raise
-        await engine.sleep(pause_s)
+    header, reply = await engine.ask_anew(
+        Operation.COMMIT, lambda: Commit(group, parts()), CommitReply, deadline_s
+    )
+    return header.parts, reply
 
 
 def commit_failures(reply: CommitReply, parts: Sequence[CommitPart]) -> dict[int, CometError]:
