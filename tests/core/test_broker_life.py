@@ -226,7 +226,7 @@ class Rival:
 
 
 def test_two_transports_of_one_scheme_are_an_error_naming_both() -> None:
-    with pytest.raises(PluginError, match="plugins inproc and rival both bring .* inproc://"):
+    with pytest.raises(PluginError, match="plugins inproc and rival both bring .* inproc: take"):
         asyncio.run(start_and_stop({}, extra_plugins={"rival": Rival}))
 
 

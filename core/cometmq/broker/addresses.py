@@ -16,13 +16,12 @@ def transports_by_scheme(composition: Composition) -> Mapping[str, Transport]:
     """The transports that the plugins bring. Raises PluginError if two want one scheme."""
     contributed: Sequence[tuple[str, Sequence[Transport]]] = composition.collect("transports")
     brought = (
-        (plugin, f"{scheme}://", transport)
+        (plugin, scheme, transport)
         for plugin, transports in contributed
         for transport in transports
         for scheme in transport.schemes
     )
-    found = by_key("transport for", brought)
-    return {prefix.removesuffix("://"): transport for prefix, transport in found.items()}
+    return by_key("transport for scheme", brought)
 
 
 def transport_of(address: str, transports: Mapping[str, Transport], config: Config) -> Transport:
