@@ -28,13 +28,15 @@ class Codec(Protocol):
     once; `compress` by one at a time."""
 
     def compress(self, data: Buffer) -> bytes:
-        """The same in fewer bytes, as one piece that knows its own end."""
+        """The same in fewer bytes, as one piece that knows its own end. What it raises ends the
+        messages, unsent."""
 
     def decompress(self, data: Buffer, size_bytes: int) -> bytes:
         """The piece as it was. Never makes more than `size_bytes`, whatever the piece says.
 
         Raises ValueError, with the reason, for what is no piece, is cut off, has something behind
-        it, or would be longer.
+        it, or would be longer: then nobody can read it. Whatever else it raises, MemoryError say,
+        comes to whoever polls, and the piece is tried again at the next poll.
         """
 
 

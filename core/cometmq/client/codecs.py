@@ -39,13 +39,18 @@ def maker_of(name: str) -> Callable[[int | None], Codec]:
             "compression"
         )
     entry = found[name]
+    distribution = entry.dist.name if entry.dist is not None else "cometmq"
     try:
         make: Callable[[int | None], Codec] = entry.load()
     except ImportError as error:
-        distribution = entry.dist.name if entry.dist is not None else "cometmq"
         raise ConfigError(
             f"compression with {name} needs a package that is not installed ({error}): "
             f"pip install '{distribution}[{name}]'"
+        ) from error
+    except Exception as error:  # a package of another version does what it likes
+        raise ConfigError(
+            f"compression with {name} can't be had from {entry.value} "
+            f"({type(error).__name__}: {error}): pip install -U '{distribution}[{name}]'"
         ) from error
     return make
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from cometmq.batch import (
@@ -138,7 +139,7 @@ class Cursor:
 
         Empty when nothing is there. Raises BatchError for a batch whose bytes are not what the
         broker stored, Unreadable for one that needs a codec which is not installed; the place
-        stays before it.
+        stays before it, as it does whatever else is raised.
         """
         if self.decoded is None and not self._decode_next(log_id):
             return ()
@@ -170,8 +171,8 @@ class Cursor:
         self.place = Place(rest[0].offset, rest[0].origin.epoch)
 
     def first_behind_damage(self) -> int:
-        """The first offset that can be read behind a batch that was just found damaged."""
-        for chunk in self.chunks:
+        """The first offset that can be read behind the first batch, just found damaged."""
+        for chunk in islice(self.chunks, 1, None):
             if isinstance(chunk, Place):
                 return chunk.offset
             try:
@@ -184,9 +185,8 @@ class Cursor:
         """Decode the next chunk that has messages for us."""
         self.pass_marks()
         while self.chunks:
-            chunk = self.chunks.popleft()
+            chunk = self.chunks[0]
             assert isinstance(chunk, memoryview) and self.place is not None
-            self.buffered_bytes -= len(chunk)
             batch = parse(chunk, limit=BATCH_BYTES_MAX)
             self._check(batch, log_id)
             origin = Origin(
@@ -203,6 +203,9 @@ class Cursor:
             if codec is not None:
                 self.inflated_bytes += max(0, batch.uncompressed_size - len(batch.records))
             behind = Place(max(batch.next_offset, self.place.offset), batch.epoch)
+            # Not before: whatever is raised above, be it for want of memory, costs no batch.
+            self.chunks.popleft()
+            self.buffered_bytes -= len(chunk)
             if messages:
                 self.decoded = (messages, 0, behind)
                 return True

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from cometmq.batch import NO_PROPERTIES, BatchError, RecordTuple, encode_messages
+from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
@@ -174,7 +174,10 @@ class Accumulator:
         if message.sharding_key is None:
             state.next_queue = (queue + 1) % state.route.queues
         record = record_of(self._wall_ms(), body, message)
-        buffer = self._shrink(encode_messages(message.topic, queue, [record]))
+        try:
+            buffer = self._shrink(encode_messages(message.topic, queue, [record]))
+        except Exception as error:
+            raise _unencodable(error) from error
         header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
         call = self.engine.call(Operation.SEND, header, Empty, deadline_s, [buffer])
         call.one_way = True
@@ -254,12 +257,13 @@ class Accumulator:
             )
             batch.buffer = self._shrink(plain)
             batch.number = number
-        except (BatchError, TypeError, ValueError, OverflowError) as error:
-            batch.fail(Refused(f"messages that can't be encoded: {error}", "BAD_BATCH"))
+        except Exception as error:  # a codec raises what it likes, and memory may be short
+            batch.fail(_unencodable(error))
             self._ended(batch)
             return
-        self._room.give(batch.reserved_bytes - len(batch.buffer))
-        batch.reserved_bytes = len(batch.buffer)
+        # However short it goes: its messages are held as they are until it is done.
+        self._room.give(batch.reserved_bytes - len(plain))
+        batch.reserved_bytes = len(plain)
         self.sender.submit(batch)
 
     def discard(self, batch: Batch) -> None:
@@ -389,3 +393,8 @@ class Accumulator:
         if message.tag or message.keys or message.properties:
             size_bytes += header_bytes(message, limits)
         return body, size_bytes
+
+
+def _unencodable(error: Exception) -> Refused:
+    why = str(error) or type(error).__name__
+    return Refused(f"messages that can't be encoded: {why}", "BAD_BATCH")

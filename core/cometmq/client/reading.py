@@ -88,7 +88,13 @@ class Reader:
                 if collected and inflated_bytes >= self._inflated_max:
                     break
                 before = cursor.inflated_bytes
-                messages = self._taker.take(cursor, most - len(collected))
+                try:
+                    messages = self._taker.take(cursor, most - len(collected))
+                except Exception:
+                    # Nothing was taken of this queue, so it comes again with a later poll.
+                    if collected:
+                        break
+                    raise
                 inflated_bytes += cursor.inflated_bytes - before
                 if messages is None:
                     break

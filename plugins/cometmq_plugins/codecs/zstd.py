@@ -16,6 +16,9 @@ _LOWEST, _HIGHEST = zstd.CompressionParameter.compression_level.bounds()
 # A batch is at most 16 MiB: what asks for a larger window only wants our memory.
 _BOUND = {int(zstd.DecompressionParameter.window_log_max): 24}
 
+_NO_MEMORY = "not enough memory"
+"""In the only word that the library gives: its errors have no number here."""
+
 
 class ZstdCodec:
     """One zstd frame a batch. Levels are zstd's own, 3 by default; 22 is the smallest and slowest,
@@ -39,6 +42,8 @@ class ZstdCodec:
         try:
             found = decompressor.decompress(data, max_length=size_bytes)
         except zstd.ZstdError as error:
+            if _NO_MEMORY in str(error):  # it says nothing about the piece
+                raise MemoryError(str(error)) from error
             raise ValueError(str(error)) from error
         if not decompressor.eof:
             raise ValueError(
