@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from cometmq import Message, Producer
 from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, Limits, Transport
-from cometmq.testing import zmtp
+from cometmq.testing import EmbeddedBroker, zmtp
 from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import PATIENCE_S, Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport
@@ -389,3 +390,25 @@ def test_descriptors_are_given_back(ending: Callable[[Channel], object]) -> None
                 ending(caller.channel)
         receiver.until(lambda: len(receiver.gone) == 20)
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_lone_send_asks_for_nothing_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the client's own thread, which looks now and then."""
+    sends = 300
+    asked: list[int] = []
+    receive_into = channel.ZmtpChannel._receive_into
+
+    def counted(link: channel.ZmtpChannel, buffers: list[memoryview]) -> int:
+        asked.append(receive_into(link, buffers))
+        return asked[-1]
+
+    with (
+        EmbeddedBroker(listen="tcp://127.0.0.1:0", plugins=("zmtp", "-zeromq")) as broker,
+        Producer(broker.address) as producer,
+    ):
+        producer.send(Message("orders", b"the first makes the topic"))
+        monkeypatch.setattr(channel.ZmtpChannel, "_receive_into", counted)
+        for number in range(sends):
+            producer.send(Message("orders", b"%d" % number))
+    assert sum(size > 0 for size in asked) >= sends
+    assert sum(size == 0 for size in asked) <= sends // 4
