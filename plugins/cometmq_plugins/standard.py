@@ -11,7 +11,7 @@ class Standard(Plugin):
 
     name = "standard"
     bundle = (
-        "zeromq",
+        "zmtp",
         "inproc",
         "commitlog",
         "flush-sync",

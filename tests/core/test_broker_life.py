@@ -51,7 +51,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
             assert info.storage["bytes_total"] > 0
             assert [row["name"] for row in info.plugins] == [
                 "standard",
-                "zeromq",
+                "zmtp",
                 "inproc",
                 "commitlog",
                 "flush-sync",
@@ -68,7 +68,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
             assert rig.broker.addresses[0] in lines[1]
             assert lines[2] == "data in /mq-data"
             assert lines[3] == (
-                "plugins zeromq, inproc, commitlog, flush-sync, longpoll, cleanup, sticky, "
+                "plugins zmtp, inproc, commitlog, flush-sync, longpoll, cleanup, sticky, "
                 "averagely, tagfilter, dedup"
             )
             assert "power cut takes nothing that was acknowledged" in lines[4]

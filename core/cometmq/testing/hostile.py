@@ -111,14 +111,17 @@ class Hostile:
         return self.dice.randbytes(self.dice.choice([0, 1, 100, 10_000]))
 
     def _frames(self) -> bytes:
-        """Frames that are no request. No pings: one at a bad moment aborts ZeroMQ 4.3.5, which is
-        known and told in docs/reliability.md."""
+        """Frames that are no request. With the transport `zeromq` the pings may abort the broker,
+        which is known and told in docs/reliability.md."""
         dice = self.dice
         choices = [
             lambda: frame(b"") * dice.choice([1, 1000]),
             lambda: frame(b"", more=True) * dice.choice([1, 17, 1000]),
             lambda: frame(dice.randbytes(dice.choice([1, 13, 14, 300])), more=dice.random() < 0.2),
             lambda: frame(b"\x05ERROR" + self._noise()[:100], command=True),
+            lambda: frame(b"\x04PING" + bytes(2) + self._noise()[:20], command=True)
+            * dice.choice([1, 1000]),
+            lambda: frame(bytes(1 << 20), more=True) * dice.choice([1, 3, 20]),
             lambda: message([dice.randbytes(20), *[b"x"] * dice.choice([1, 15, 16, 40])]),
             lambda: b"\x02" + dice.choice([b"\xff" * 8, bytes(7) + b"\x01", b"\x00\x00\x7f"]),
         ]
