@@ -7,6 +7,7 @@ the two. So a job of every day runs every day, and once.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -17,6 +18,7 @@ from cometmq.errors import ConfigError
 
 _TICK = timedelta(microseconds=1)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NUMBERS = re.compile(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([1-9][0-9]*))?")
 
 
 class Cron:
@@ -88,12 +90,13 @@ def _with_named_days(fields: str) -> str:
 
 
 def _named(part: str) -> str:
-    span, slash, step = part.partition("/")
-    if not (slash or span.replace("-", "").isdigit()) or any(map(str.isalpha, span)):
+    if part in ("", "*") or any(map(str.isalpha, part)):
         return part
-    first, dash, last = ("0-6" if span == "*" else span).partition("-")
-    low, high = int(first), int(last) if dash else 6 if slash else int(first)
-    days = range(low, high + 1, int(step) if slash else 1)
-    if not 0 <= low <= high <= 7:
-        raise ValueError(f"{part!r} is no part of a week from 0 (Sunday) to 6, or 7 (Sunday)")
-    return ",".join(_DAYS[day % 7] for day in days)
+    found = _NUMBERS.fullmatch(part)
+    if found is not None:
+        first, last, step = found.groups()
+        low = int(first or 0)
+        high = int(last) if last else 6 if step else low
+        if low <= high <= 7:
+            return ",".join(_DAYS[day % 7] for day in range(low, high + 1, int(step or 1)))
+    raise ValueError(f"{part!r} is no part of a week from 0 (Sunday) to 6, or 7 (Sunday)")
