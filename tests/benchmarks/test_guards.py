@@ -14,7 +14,7 @@ from benchmarks.guards import baselines
 from benchmarks.guards.counting import Counters, Measure, costs_of
 from benchmarks.guards.paths import MESSAGES, PATHS, Path
 
-from cometmq.batch import NO_PROPERTIES, decode, encode_messages, layout
+from cometmq.batch import decode, layout
 from cometmq.broker import dispatch, sends
 from cometmq.client import cursor, producing
 from cometmq.client.validation import record_of
@@ -94,15 +94,6 @@ def test_the_garbage_collector_does_not_follow_what_is_kept_of_a_message(tag: st
     gc.collect()
     assert not any(gc.is_tracked(record) for record in kept)
     assert not gc.is_tracked(Message("orders", b"body"))
-
-
-@pytest.mark.parametrize("keys", [(), ("a",)])
-def test_no_properties_are_stored_as_none_in_particular(keys: tuple[str, ...]) -> None:
-    found = [
-        encode_messages("orders", 0, [(BORN_MS, b"body", "", keys, properties)])
-        for properties in (NO_PROPERTIES, {})
-    ]
-    assert found[0] == found[1]
 
 
 # --- what was added on purpose is found ---

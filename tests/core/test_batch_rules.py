@@ -8,6 +8,7 @@ import pytest
 
 from cometmq.batch import (
     FLAG_CUT,
+    NO_PROPERTIES,
     BatchError,
     RecordTuple,
     amend,
@@ -176,3 +177,12 @@ def test_a_control_batch_is_not_empty_and_key_hashes_are_counted_by_16_bits() ->
 def test_hashes_are_those_that_other_languages_compute() -> None:
     # The check value of CRC-32C in the catalogues, and the rule for no tag.
     assert (text_hash("123456789"), text_hash("")) == (0xE3069283, 0)
+
+
+@pytest.mark.parametrize("keys", [(), ("a",)])
+def test_no_properties_are_stored_as_none_in_particular(keys: tuple[str, ...]) -> None:
+    found = [
+        encode_messages("orders", 1, [(TIME, b"body", "", keys, properties)])
+        for properties in (NO_PROPERTIES, {})
+    ]
+    assert found[0] == found[1]
