@@ -119,8 +119,10 @@ class Hostile:
             lambda: frame(b"", more=True) * dice.choice([1, 17, 1000]),
             lambda: frame(dice.randbytes(dice.choice([1, 13, 14, 300])), more=dice.random() < 0.2),
             lambda: frame(b"\x05ERROR" + self._noise()[:100], command=True),
-            lambda: frame(b"\x04PING" + bytes(2) + self._noise()[:20], command=True)
-            * dice.choice([1, 1000]),
+            lambda: (
+                frame(b"\x04PING" + bytes(2) + self._noise()[:20], command=True)
+                * dice.choice([1, 1000])
+            ),
             lambda: frame(bytes(1 << 20), more=True) * dice.choice([1, 3, 20]),
             lambda: message([dice.randbytes(20), *[b"x"] * dice.choice([1, 15, 16, 40])]),
             lambda: b"\x02" + dice.choice([b"\xff" * 8, bytes(7) + b"\x01", b"\x00\x00\x7f"]),
