@@ -23,7 +23,7 @@ from cometmq.broker import jobs as jobs_module
 from cometmq.broker.jobs import Jobs
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.topics import Topics
-from cometmq.errors import DiskRefused, NoSpace
+from cometmq.errors import DiskRefused, LogError, NoSpace
 from cometmq.interfaces import DiskPressure, Refuse
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.testing.clock import VirtualClock
@@ -197,6 +197,16 @@ class World:
         total, free = self.environment.files.space("/")
         return 100 * (total - free) / total
 
+    async def start_or_mend(self) -> None:
+        """Start. A file of a new segment that found no room can't be taken back either where nothing
+        can be deleted: then it takes an operator first."""
+        try:
+            await self.start()
+        except LogError as error:
+            assert self.stuck and "Permission denied" in str(error)
+            self.environment.files.mend()
+            await self.start()
+
     async def start(self) -> None:
         clock = self.environment.clock
         self.ever_stuck = self.stuck
@@ -253,7 +263,8 @@ class World:
             model.ahead_ms = kept.ahead_ms
         else:
             assert abs(kept.ahead_ms - model.ahead_ms) <= 60_000, (kept, model.ahead_ms)
-            assert 0 <= model.even_s - kept.even_ms / 1000 <= 3600 + STEP_S, (kept, model.even_s)
+            forgotten_s = model.even_s - kept.even_ms / 1000
+            assert -0.001 <= forgotten_s <= 3600 + STEP_S, (kept, model.even_s)
         model.even_s = kept.even_ms / 1000
 
     async def stop(self, *, cut_power: bool = False) -> None:
@@ -455,7 +466,7 @@ async def live(
         if phase.off_hours:
             await world.stop(cut_power=phase.cut_power)
             world.environment.clock.advance(phase.off_hours * 3600.0)
-            await world.start()
+            await world.start_or_mend()
             await world.idle()
         world.stick(phase.stuck)
         world.jump(phase.jump_ms)
