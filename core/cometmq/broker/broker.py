@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from cometmq.broker import malloc
@@ -174,11 +175,11 @@ class Broker:
             for operation in contributed:
                 service.dispatcher.add_contributed(operation)
         for address, transport in chosen:
-            self._listeners.append(
-                await transport.listen(
-                    address, service.dispatcher, self.config.limits, self.environment
-                )
+            listening = transport.listen(
+                address, service.dispatcher, self.config.limits, self.environment
             )
+            listener = await self.composition.named(f"the listening at {address}", listening)
+            self._listeners.append(listener)
 
     async def _open_log(self, understood: Callable[[], Awaitable[None]]) -> None:
         settings = self.config.log
@@ -295,7 +296,7 @@ class Broker:
     async def _stop_service(self) -> None:
         if self._service is not None:
             self.park.close()
-            await self._service.stop()
+            await self.composition.named("what operations began", self._service.stop())
 
     async def _close_log(self) -> None:
         if self._log_open:
@@ -304,7 +305,10 @@ class Broker:
 
     async def _close_listeners(self) -> None:
         listeners, self._listeners = self._listeners, []
-        await self._run_steps([listener.close for listener in listeners])
+        await self._run_steps([partial(self._close_listener, each) for each in listeners])
+
+    async def _close_listener(self, listener: Listener) -> None:
+        await self.composition.named(f"the end of {listener.address}", listener.close())
 
     async def _run_steps(self, steps: Sequence[Callable[[], Any]]) -> list[Exception]:
         """Do all of them, whatever fails; returns what failed."""

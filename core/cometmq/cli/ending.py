@@ -26,6 +26,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERVAL_S = 0.1
 _LAST_WORDS_S = 2.0
 _END = b"\0"
+_LIMIT = "broker.loop_stall_limit_ms"
 
 
 class Ending:
@@ -33,8 +34,8 @@ class Ending:
     thread, which is the main one.
 
     Once asked to stop, it ends the process (exit code 1) at a second signal, or when for `limit_s`
-    the loop has given no sign of life or one and the same hook has been awaited. The log can take
-    it.
+    the loop has given no sign of life or one and the same hook has been awaited. Once closed it
+    does so if `limit_s` later the process is still there. The log can take it.
     """
 
     def __init__(self, stop: Callable[[], None], limit_s: float) -> None:
@@ -64,6 +65,22 @@ class Ending:
         self._thread.join()
         self._read.close()
         self._write.close()
+        threading.Thread(target=self._outlive, name="mq-end", daemon=True).start()
+
+    def _outlive(self) -> None:
+        """The broker has ended, and the process must: what is left by now, tasks that will not be
+        cancelled and threads, began in plugins, and asyncio and Python wait for it for ever."""
+        idle = threading.Event()
+        for _ in range(round(self._limit_s / INTERVAL_S)):
+            idle.wait(INTERVAL_S)
+        names = [each.name for each in threading.enumerate() if not each.daemon]
+        names.remove(threading.main_thread().name)
+        threads = f": threads {', '.join(names)}" if names else ""
+        _leave(
+            f"the broker has ended, but what a plugin began has not {self._limit_s:.1f} s later "
+            f"({_LIMIT} is the limit){threads}; this process ends all the same: disable the plugin "
+            "or ask its author"
+        )
 
     # --- in the thread --------------------------------------------------------------------------
 
@@ -100,11 +117,10 @@ class Ending:
                 called = None if self.composition is None else self.composition.running
                 _end(culprit(called, self._loop_thread_id, blocked_s))
             elif awaited is not None and awaited_s >= self._limit_s:
-                plugin, hook = awaited
-                _end(f"hook {hook} of plugin {plugin} has not returned for {awaited_s:.1f} s")
+                _end(f"{awaited} has not returned for {awaited_s:.1f} s")
         return self._read.recv(64)
 
-    def _awaited(self) -> tuple[str, str] | None:
+    def _awaited(self) -> str | None:
         return None if self.composition is None else self.composition.awaited
 
     def _ask(self) -> None:
@@ -124,15 +140,15 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _end(reason: str) -> None:
-    # Whoever hangs may hold the lock of the log: then it ends without a word.
-    words = threading.Thread(
-        target=lambda: logger.critical(
-            "asked to stop, but %s (broker.loop_stall_limit_ms is the limit): this process ends "
-            "without a clean stop, which the log can take; disable the plugin or ask its author",
-            reason,
-        ),
-        daemon=True,
+    _leave(
+        f"asked to stop, but {reason} ({_LIMIT} is the limit): this process ends without a clean "
+        "stop, which the log can take; disable the plugin or ask its author"
     )
+
+
+def _leave(last_words: str) -> None:
+    # Whoever hangs may hold the lock of the log: then it ends without a word.
+    words = threading.Thread(target=logger.critical, args=("%s", last_words), daemon=True)
     words.start()
     words.join(_LAST_WORDS_S)
     os._exit(1)

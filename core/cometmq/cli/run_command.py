@@ -88,22 +88,27 @@ async def _serve(config: Config, as_json: bool, notes: list[str]) -> None:
     stop = asyncio.Event()
     ending = Ending(stop.set, config.broker.loop_stall_limit_ms / 1000)
     environment = RealEnvironment()
-    composition = compose(config)
-    broker = Broker(config, environment, composition)
-    ending.composition = composition
     try:
-        await broker.start()
-        lines = [*broker.banner(), *notes]
-        if as_json:
-            print_json({"addresses": broker.addresses, "lines": lines})
-        else:
-            for line in lines:
-                click.echo(line)
-        await _first(stop.wait(), broker.failed())
+        composition = ending.composition = compose(config)
+        broker = Broker(config, environment, composition)
+        try:
+            await broker.start()
+            _tell(broker, as_json, notes)
+            await _first(stop.wait(), broker.failed())
+        finally:
+            await broker.stop()
     finally:
-        await broker.stop()
         environment.threads.close()
         ending.close()
+
+
+def _tell(broker: Broker, as_json: bool, notes: list[str]) -> None:
+    lines = [*broker.banner(), *notes]
+    if as_json:
+        print_json({"addresses": broker.addresses, "lines": lines})
+    else:
+        for line in lines:
+            click.echo(line)
 
 
 async def _first(*waits: object) -> None:

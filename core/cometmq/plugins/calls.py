@@ -32,14 +32,14 @@ def call({all}):
 
 
 class Running:
-    """Who runs now, and who is awaited, for a watchdog in another thread: (plugin, hook), or
-    None."""
+    """For a watchdog in another thread: who runs now, (plugin, hook), and what is awaited, in
+    words; None for nobody and nothing."""
 
     __slots__ = ("awaited", "running")
 
     def __init__(self) -> None:
         self.running: tuple[str, str] | None = None
-        self.awaited: tuple[str, str] | None = None
+        self.awaited: str | None = None
 
 
 class HookCall:
@@ -132,7 +132,7 @@ class HookCall:
         result = self.cold(arguments)
         if not inspect.isawaitable(result):
             return result
-        self.state.awaited = self.place
+        self.state.awaited = f"hook {self.hook} of plugin {self.candidate.name}"
         try:
             return await _Steps(result, self)
         except Exception as error:

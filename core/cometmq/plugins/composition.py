@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from cometmq.errors import CometError, PluginError
 from cometmq.plugins.calls import HookCall, Running
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ComposedPlugin(msgspec.Struct, frozen=True):
@@ -54,9 +56,9 @@ class Composition:
         return self._state.running
 
     @property
-    def awaited(self) -> tuple[str, str] | None:
-        """(plugin, hook) that was called and is being awaited, the same object as long as it is;
-        None if none is. For other threads."""
+    def awaited(self) -> str | None:
+        """What of a plugin was called and is being awaited, in words, the same object as long as
+        it is; None if nothing is. For other threads."""
         return self._state.awaited
 
     def implementers(self, hook: str) -> tuple[str, ...]:
@@ -125,6 +127,14 @@ class Composition:
                 errors.append(error)
         if errors:
             raise ExceptionGroup(f"plugins failed in hook `{hook}`", errors)
+
+    async def named(self, what: str, awaitable: Awaitable[T]) -> T:
+        """Await something that hangs if a plugin does; meanwhile `awaited` says `what`."""
+        self._state.awaited = what
+        try:
+            return await awaitable
+        finally:
+            self._state.awaited = None
 
     def counters(self) -> dict[str, dict[str, tuple[int, int]]]:
         """Plugin name to hook to (calls, errors)."""
