@@ -198,8 +198,8 @@ class World:
         return 100 * (total - free) / total
 
     async def start_or_mend(self) -> None:
-        """Start. A file of a new segment that found no room can't be taken back either where nothing
-        can be deleted: then it takes an operator first."""
+        """Start. Where nothing can be deleted, a new file that found no room can't be taken back:
+        then it takes an operator first."""
         try:
             await self.start()
         except LogError as error:
@@ -463,7 +463,8 @@ async def live(
     await world.start()
     await world.idle()
     for phase in phases:
-        if phase.off_hours:
+        if phase.off_hours or world.log.stopped:
+            assert world.stuck or not world.log.stopped, world.log.stopped
             await world.stop(cut_power=phase.cut_power)
             world.environment.clock.advance(phase.off_hours * 3600.0)
             await world.start_or_mend()
