@@ -257,7 +257,7 @@ class World:
         """Is what the log says of the clock what is to be remembered?"""
         model, kept = self.model, report.clock
         if self.untold:
-            # The disk had no room for the last word. What is believed then is never later.
+            # The last word found no room, or was not on disk. What is believed is never later.
             believed_ms = model.believed_ms(self.environment.clock.wall_ms())
             assert report.store_time - kept.ahead_ms <= believed_ms + 60_000
             model.ahead_ms = kept.ahead_ms
@@ -271,6 +271,7 @@ class World:
         self.jobs.stop()
         clock = self.environment.clock
         self.model.stop(clock.monotonic_s())
+        unsynced = cut_power and self.log.synced < self.log.appended
         after = VirtualEnvironment(
             clock=VirtualClock(clock.wall_ms(), clock.monotonic_s()),
             random=NoJitter(),
@@ -281,7 +282,7 @@ class World:
             self.deleted[reason] += count
         trusted = self.plugin._work._trusted
         self.plugin.stopping()
-        self.untold = bool(self.jobs.errors["cleanup-watch"])
+        self.untold = unsynced or bool(self.jobs.errors["cleanup-watch"])
         self.untold |= self.log.state.clock_ahead.now != trusted.known
         await self.log.close()
         assert self.ever_stuck or not any(self.jobs.errors.values()), self.jobs.errors
