@@ -140,6 +140,9 @@ class Files(Protocol):
     def space(self, path: str) -> tuple[int, int]:
         """(bytes used or free for us, bytes free for us) of the file system that holds `path`."""
 
+    def open_max(self) -> int:
+        """How many files and connections this process may have open, all in all."""
+
 
 class Environment(Protocol):
     """What is handed to everything that needs the outside."""

@@ -101,6 +101,8 @@ class MemoryFiles:
 
     def __init__(self, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        self.descriptors = 1 << 20
+        """How many open files it claims to allow."""
         self._names: dict[str, Content] = {}
         self._folders: set[str] = {"/"}
         self._locks: set[str] = set()
@@ -165,6 +167,9 @@ class MemoryFiles:
 
     def space(self, path: str) -> tuple[int, int]:
         return self.capacity_bytes, self.capacity_bytes - self._used()
+
+    def open_max(self) -> int:
+        return self.descriptors
 
     def room_up_to(self, content: Content, end: int) -> int:
         """How far, at most `end`, this file may reach before the space runs out."""

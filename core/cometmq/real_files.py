@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -259,3 +261,7 @@ class RealFiles:
         used = found.f_blocks - found.f_bfree
         # As `df` reckons: blocks kept for root or a quota are neither used nor ours to use.
         return (used + found.f_bavail) * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def open_max(self) -> int:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return sys.maxsize if soft == resource.RLIM_INFINITY else soft

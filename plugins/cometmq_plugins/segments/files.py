@@ -11,6 +11,9 @@ from itertools import pairwise
 from cometmq.environment import Buffer, File, Files
 
 _OPEN_FILES = 64
+_OPEN_SHARE = 8
+"""Segments kept open take at most one in so many descriptors: the others are for connections, and
+for the folder, without which nothing can be synced."""
 _NAME = re.compile(r"(\d{20})\.seg")
 _SIDE = re.compile(r"(\d{20})\.(?!seg$)[a-z0-9.]+")
 _SCAN_BYTES = 1 << 20
@@ -52,6 +55,7 @@ class SegmentTable:
         self._folder = folder
         self._view: tuple[tuple[int, ...], tuple[Entry, ...]] = ((), ())
         self._open: deque[Entry] = deque()
+        self._open_max = min(_OPEN_FILES, files.open_max() // _OPEN_SHARE)
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -125,7 +129,7 @@ class SegmentTable:
         """Keep `file` among the open ones."""
         entry.file = file
         self._open.append(entry)
-        if len(self._open) > _OPEN_FILES:
+        if len(self._open) > self._open_max:
             self._open.popleft().file = None
 
     def drop_files(self) -> None:
