@@ -31,7 +31,8 @@ from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import Waitable, log
 from cometmq.client.handout import HeldMessage
 from cometmq.client.offsets import Start
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.client.reading import Reader
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment

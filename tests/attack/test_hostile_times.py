@@ -11,7 +11,8 @@ import pytest
 
 from cometmq.batch import decode_records, parse
 from cometmq.client.batching import Receipt
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.errors import Retryable
 from cometmq.message import Message
 from cometmq.protocol import Operation

@@ -21,7 +21,8 @@ from cometmq.batch import Batch, amend, decode_records, encode_messages, parse, 
 from cometmq.batch.compression import compress
 from cometmq.cli import cli
 from cometmq.client.codecs import codec_for, make_codec, maker_of
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.errors import CometError, ConfigError, Unreadable
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Replace, SessionInfo

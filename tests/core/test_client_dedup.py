@@ -14,7 +14,8 @@ import pytest
 from cometmq import protocol
 from cometmq.batch import Batch, decode_records, parse, verify_producer
 from cometmq.client.batching import Receipt
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.errors import CometError, OutcomeUnknown, Refused, Retryable
 from cometmq.message import Message
 from cometmq.protocol import Operation, SendResultPart, Status

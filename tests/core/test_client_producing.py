@@ -12,7 +12,8 @@ import pytest
 from cometmq import protocol
 from cometmq.batch import decode_records, parse, text_hash
 from cometmq.client.batching import Receipt
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.errors import (
     BufferFull,
     Closed,

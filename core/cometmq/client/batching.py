@@ -191,6 +191,11 @@ class TopicState:
         self.open: dict[int, Batch] = {}
         """By queue. One level at a time, so that messages of several levels keep their order."""
 
+    def used(self, queue: int) -> None:
+        """A batch for this queue closes: without a sharding key the next one is another's turn."""
+        if queue == self.next_queue:
+            self.next_queue = (queue + 1) % self.route.queues
+
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
     """A message that is on its way: ask it for the result, or await it.

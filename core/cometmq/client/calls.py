@@ -45,7 +45,7 @@ class Call(Waitable[S]):
         self.id = request_id
         self.operation = operation
         self.frames = pack(request_id, operation, header, body)
-        self.size_bytes = sum(len(frame) for frame in self.frames)
+        self.size_bytes = sum(map(len, self.frames))
         self.reply_type = reply_type
         self.deadline_s = deadline_s
         self.body: list[memoryview] = []

@@ -114,7 +114,8 @@ class Connection:
         call = Call(self._new_id(), operation, header, body, reply_type, deadline_s)
         self.pending[call.id] = call
         self._queue.append(call)
-        heappush(self._deadlines, (deadline_s, call.id))
+        if deadline_s != NEVER:
+            heappush(self._deadlines, (deadline_s, call.id))
         return call
 
     def abandon(self, call: Call[Any]) -> None:
@@ -170,6 +171,8 @@ class Connection:
     def flush(self, send: Send) -> bool:
         """Hand over what may go, until `send` returns False. Returns whether anything went."""
         went = False
+        if not (self._queue or self._urgent):
+            return went
         if self._urgent is not None:
             if not send(self._urgent):
                 return False
@@ -192,7 +195,7 @@ class Connection:
 
     def received(self, now_s: float, frames: Sequence[Buffer]) -> None:
         """Take one message from the broker."""
-        if self.state in (State.DOWN, State.CLOSED):
+        if self.state is not State.READY and self.state is not State.GREETING:
             return  # the rest of a channel that was given up
         self._received_at_s = now_s
         try:
@@ -257,10 +260,11 @@ class Connection:
         while self._deadlines and self._deadlines[0][1] not in self.pending:
             heappop(self._deadlines)
         next_s = self._deadlines[0][0] if self._deadlines else NEVER
-        if self.state is State.DOWN and self.pending:
-            return min(next_s, self._open_at_s)
-        if self.state is State.GREETING:
-            return min(next_s, self._received_at_s + GREETING_TIMEOUT_S)
+        if self.state is not State.READY:
+            if self.state is State.DOWN and self.pending:
+                return min(next_s, self._open_at_s)
+            if self.state is State.GREETING:
+                return min(next_s, self._received_at_s + GREETING_TIMEOUT_S)
         return min(next_s, self._heartbeat_at_s)
 
     # --- inside -------------------------------------------------------------------------------
@@ -298,22 +302,17 @@ class Connection:
             call.sent = False
             self.lost(now_s, f"{self.address} ended the session")
             return
-        result: msgspec.Struct | CometError
-        if status == Status.OK:
-            result = decode(call.reply_type, header)
-        else:
-            told = decode(Failure, header)
-            result = failure(status, told.detail, told.retry_after_ms)
+        result = decode(call.reply_type if status == Status.OK else Failure, header)
         del self.pending[request_id]
         self._used_bytes -= call.size_bytes
         self._backoff.reset()
-        if not isinstance(result, CometError):
+        if status == Status.OK:
             call.body = body
             call.resolve(result)
-        elif call.changing and call.maybe_done:
-            call.fail(after_unknown(result, f"the {call.name} request"))
-        else:
-            call.fail(result)
+            return
+        error = failure(status, result.detail, result.retry_after_ms)
+        unknown = call.changing and call.maybe_done
+        call.fail(after_unknown(error, f"the {call.name} request") if unknown else error)
 
     def _beat(self, now_s: float) -> None:
         """Ask for a sign of life, or give up when none came for a session's time."""

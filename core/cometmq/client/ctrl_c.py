@@ -8,9 +8,11 @@ from __future__ import annotations
 
 # Those of `signal` turn numbers into enums and back, which takes ten times as long.
 import _signal  # type: ignore[import-not-found]
+import os
 import threading
 from collections.abc import Callable
 from signal import SIGINT, default_int_handler
+from threading import get_ident
 from types import FrameType, TracebackType
 
 _SIGINT = int(SIGINT)
@@ -59,4 +61,14 @@ class CtrlC:
 
 
 def _is_main() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+    return get_ident() == _main_ident
+
+
+def _after_fork() -> None:
+    """Whoever forks is the main thread of the child."""
+    global _main_ident
+    _main_ident = get_ident()
+
+
+_main_ident = threading.main_thread().ident
+os.register_at_fork(after_in_child=_after_fork)

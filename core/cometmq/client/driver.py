@@ -17,7 +17,7 @@ import select
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cometmq.client.ctrl_c import CtrlC
 from cometmq.client.engine import Engine
@@ -26,6 +26,9 @@ from cometmq.errors import Closed
 from cometmq.interfaces import Channel
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+W = TypeVar("W", bound=Waitable[Any])
 
 LOOK_AWAY_S = 0.001
 LOOK_AWAY_MAX_S = 0.005
@@ -36,6 +39,7 @@ SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
 CLOSED = "this client is closed; make a new one"
+INTERRUPTED = "the wait was interrupted"
 FORKED = (
     "this client was made before a fork and its connection belongs to the parent process; "
     "make a new one in the child"
@@ -88,10 +92,28 @@ class Driver:
             try:
                 self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
-                task.cancel(CLOSED if self._closing else "the wait was interrupted")
+                task.cancel(CLOSED if self._closing else INTERRUPTED)
             self._leave()
         self._run_deferred()
         return task.result()
+
+    def run_lone(self, begin: Callable[[A, B], W | None], first: A, second: B) -> W | None:
+        """Have `begin` change the engine, send what that gives, and drive until what it returns
+        is done: as `run`, for work that needs no flow. None, with nothing changed, when `begin`
+        says so or another thread drives.
+        """
+        self.check()
+        with self._ctrl_c, self.lock:
+            begun = None if self._driving else begin(first, second)
+            if begun is None:
+                return None
+            self.engine.send_now()
+            self._wait_on(begun, None)
+            self._leave()
+        self._run_deferred()
+        if not begun.done:
+            raise Closed(CLOSED if self._closing else INTERRUPTED)
+        return begun
 
     def do(self, change: Callable[[], T], *, stays: bool = True) -> T:
         """Change the engine under its lock and send what that gives, without waiting.
@@ -162,13 +184,14 @@ class Driver:
     def _wait(self, waitable: Waitable[T], deadline_s: float | None, *, look: bool = True) -> None:
         """With the lock: drive, or let another thread drive, until done or over. Without `look`
         nothing is received before the first wait."""
+        if not self._driving:
+            self.engine.pump(look)
+        self._wait_on(waitable, deadline_s)
+
+    def _wait_on(self, waitable: Waitable[T], deadline_s: float | None) -> None:
+        """`_wait` when there is nothing to do before the first wait."""
         engine = self.engine
-        while True:
-            if not self._driving:
-                engine.pump(look)
-                look = True
-            if waitable.done:
-                return
+        while not waitable.done:
             now_s = engine.now_s()
             left_s = SLICE_S if deadline_s is None else min(SLICE_S, deadline_s - now_s)
             if left_s <= 0:
@@ -179,6 +202,8 @@ class Driver:
                 self._wait_turn(left_s)
             else:
                 self._drive(min(left_s, engine.next_s() - now_s))
+            if not self._driving:
+                engine.pump()
 
     def _wait_turn(self, timeout_s: float) -> None:
         """With the lock: until who drives got something or left."""
@@ -204,7 +229,8 @@ class Driver:
             self.lock.acquire()
             self._driving = False
             self._drove_at_s = self.engine.now_s()
-            self._drain_wakes()
+            if self._woken:
+                self._drain_wakes()
             if self._waiting:
                 self._cond.notify_all()
 

@@ -168,6 +168,12 @@ class Engine:
         while self._step(look):
             look = True
 
+    def send_now(self) -> None:
+        """Of `pump` only the sending; whatever else is due waits for it."""
+        if self.channel is not None:
+            self._blocked = False
+            self.connection.flush(self._send)
+
     def next_s(self) -> float:
         """When `pump` has to be called though nothing came."""
         while self._timers and self._timers[0][2].callback is None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.batch import NO_PROPERTIES
 from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
-from cometmq.client.validation import RECORD_BYTES, queue_of_key, record_of
+from cometmq.client.validation import RECORD_BYTES, measure, queue_of_key, record_of
 from cometmq.errors import CometError
 from cometmq.interfaces import Level
 from cometmq.message import Message
@@ -95,7 +95,7 @@ class Filling:
 
     async def _add(self, place: int, message: Message) -> None:
         accumulator = self._accumulator
-        body, size_bytes = accumulator.measure(message)
+        body, size_bytes = measure(message, self._engine.connection.limits)
         topic = message.topic
         if topic in self._errors:
             raise self._errors[topic]
@@ -142,8 +142,7 @@ class Filling:
         part = self._open.pop((state.route.topic, queue))
         if part is self._last:
             self._last = None
-        if queue == state.next_queue:
-            state.next_queue = (queue + 1) % state.route.queues
+        state.used(queue)
         self._accumulator.seal(part.batch)
         self._accumulator.sender.pump()
         await self._engine.sleep(0)

@@ -32,11 +32,15 @@ class Waitable(Generic[T]):
 
     def resolve(self, value: T) -> None:
         """End with a value; no effect when it has ended already."""
-        self._end(value, None)
+        if not self.done:
+            self._value = value
+            self._end()
 
     def fail(self, error: BaseException) -> None:
         """End with an error; no effect when it has ended already."""
-        self._end(None, error)
+        if not self.done:
+            self._error = error
+            self._end()
 
     def add_waiter(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` when this ends, at once if it has."""
@@ -61,11 +65,8 @@ class Waitable(Generic[T]):
             yield self
         return self.result()
 
-    def _end(self, value: T | None, error: BaseException | None) -> None:
-        if self.done:
-            return
+    def _end(self) -> None:
         self.done = True
-        self._value, self._error = value, error
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()

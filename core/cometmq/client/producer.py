@@ -10,7 +10,8 @@ from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
 from cometmq.client.flows import Waitable, log
-from cometmq.client.producing import Accumulator, ProducerOptions
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
 from cometmq.environment import Environment
 from cometmq.errors import Closed, CometError, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
@@ -75,9 +76,13 @@ class Producer(Face):
         Raises Refused and Retryable (nothing is stored), OutcomeUnknown (it may be), Closed.
         """
         accumulator = self._accumulator
-        receipt = accumulator.append_fast(message, level)
+        receipt = accumulator.append_fast(message, level) if accumulator.open else None
         if receipt is None:
-            return self._driver.run(accumulator.send(message, level))
+            batch = self._driver.run_lone(accumulator.begin_lone, message, level)
+            if batch is None:
+                return self._driver.run(accumulator.send(message, level))
+            stored = batch.result()
+            return SendResult(stored.base_offset, stored)
         self._hurry(receipt.batch)
         return receipt.result()
 

@@ -10,58 +10,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Literal
-
-import msgspec
 
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
+from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.room import Room
-from cometmq.client.routing import Routes, gone
+from cometmq.client.routing import REFRESH_S, Routes, gone
 from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
 from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
     RECORD_BYTES,
     check_level,
     header_bytes,
-    plain_body,
+    measure,
     queue_of_key,
     record_of,
 )
-from cometmq.errors import CometError, ConfigError, Refused
+from cometmq.errors import CometError, Refused
 from cometmq.interfaces import Level
 from cometmq.message import Message
 from cometmq.protocol import Empty, Operation, Send
 
 SHARE_BYTES_MIN = 16 << 10
 """However many batches are open, one may take so much of the buffer."""
-
-
-class ProducerOptions(msgspec.Struct, frozen=True):
-    """Settings of a producer; see `Producer`."""
-
-    level: Level | None = None
-    linger_ms: float = 5
-    batch_bytes: int = 256 << 10
-    buffer_bytes: int = 32 << 20
-    when_full: Literal["block", "raise"] = "block"
-    send_timeout: float = 30.0
-    compression: str | None = None
-    compression_level: int | None = None
-
-    def __post_init__(self) -> None:
-        check_level(self.level)
-        if self.when_full not in ("block", "raise"):
-            raise ConfigError(f"when_full={self.when_full!r}: choose 'block' or 'raise'")
-        for name in ("batch_bytes", "buffer_bytes", "send_timeout"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: a number above 0 is wanted")
-        if not self.linger_ms >= 0:
-            raise ConfigError(f"linger_ms={self.linger_ms!r}: a number from 0 up is wanted")
-        shrinker(self.compression, self.compression_level)  # raises what a producer can't have
 
 
 class Accumulator:
@@ -87,7 +61,8 @@ class Accumulator:
         self._lock = lock
         self._room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
         self._wall_ms = engine.clock.wall_ms
-        self._open: dict[Batch, None] = {}
+        self.open: dict[Batch, None] = {}
+        """Batches that are being filled."""
 
     # --- one message --------------------------------------------------------------------------
 
@@ -142,7 +117,7 @@ class Accumulator:
         Raises Refused, Retryable (BufferFull among them).
         """
         check_level(level)
-        body, size_bytes = self.measure(message)
+        body, size_bytes = measure(message, self.engine.connection.limits)
         deadline_s = self.engine.now_s() + self.options.send_timeout
         state = await self.state_of(message.topic, deadline_s)
         chosen = level or self.options.level
@@ -156,6 +131,32 @@ class Accumulator:
             batch.linger = self.engine.at(linger_s, partial(self._linger_over, batch))
         return Receipt(batch, record)
 
+    def begin_lone(self, message: Message, level: Level | None) -> Batch | None:
+        """Make a request of a message at once, while nothing else is here: its batch needs no
+        place to wait and none to fill. None: `send` has to. Raises Refused.
+        """
+        if type(message) is not Message or self._room.used_bytes or not self.sender.is_idle():
+            return None
+        if level is not None:
+            check_level(level)
+        state = self.topics.get(message.topic)
+        if state is None:
+            return None
+        body, size_bytes = measure(message, self.engine.connection.limits)
+        queue = self._queue_of(state, message.sharding_key)
+        now_s = self.engine.now_s()
+        deadline_s = now_s + self.options.send_timeout
+        batch = Batch(
+            state, queue, level or self.options.level, size_bytes, deadline_s, self._owner
+        )
+        batch.records = [record_of(self._wall_ms(), body, message)]
+        state.used(queue)
+        if now_s - state.route.known_at_s >= REFRESH_S:
+            self.routes.refresh(state.route.topic)
+        if self._encode(batch):
+            self.sender.submit_lone(batch)
+        return batch
+
     async def send(self, message: Message, level: Level | None) -> SendResult:
         """Append, and wait for what becomes of it. Raises what a receipt's `result` does too."""
         receipt = await self.append(message, level)
@@ -167,7 +168,7 @@ class Accumulator:
 
         Raises Refused, Retryable when it could not even be handed over in time.
         """
-        body, _ = self.measure(message)
+        body, _ = measure(message, self.engine.connection.limits)
         deadline_s = self.engine.now_s() + self.options.send_timeout
         state = await self.state_of(message.topic, deadline_s)
         queue = self._queue_of(state, message.sharding_key)
@@ -204,7 +205,7 @@ class Accumulator:
         """Close all open batches and wait until what is closed by now is done, or the time is
         over. Returns how many batches are not done."""
         deadline_s = None if timeout_s is None else self.engine.now_s() + timeout_s
-        for batch in list(self._open):
+        for batch in list(self.open):
             self._close(batch)
         self.sender.pump()
         closed = list(self.sender.unfinished)
@@ -215,14 +216,14 @@ class Accumulator:
 
     def unacknowledged(self) -> int:
         """How many messages are open or on their way."""
-        waiting = sum(len(batch.records) for batch in self._open)
+        waiting = sum(len(batch.records) for batch in self.open)
         return waiting + sum(len(batch.sealed) for batch in self.sender.unfinished)
 
     def close(self, error: CometError) -> None:
         """Nothing goes any more; what is not done ends."""
         self.sticky.clear()
         self.topics.clear()
-        for batch in list(self._open):
+        for batch in list(self.open):
             self._close(batch)
         self.sender.close(error)
 
@@ -233,7 +234,7 @@ class Accumulator:
     ) -> Batch | None:
         """A new batch for a queue, or None when the buffer has no room for it now."""
         most = self.engine.connection.limits.batch_bytes - BATCH_OVERHEAD_BYTES
-        share = self.options.buffer_bytes // (4 * (len(self._open) + 1))
+        share = self.options.buffer_bytes // (4 * (len(self.open) + 1))
         limit = min(self.options.batch_bytes, most, max(share, SHARE_BYTES_MIN))
         limit = max(limit, size_bytes)
         if not self._room.take(limit):
@@ -246,6 +247,11 @@ class Accumulator:
 
     def seal(self, batch: Batch) -> None:
         """Fix the records of a batch, encode it, hand it to the sender."""
+        if self._encode(batch):
+            self.sender.submit(batch)
+
+    def _encode(self, batch: Batch) -> bool:
+        """Fix the records of a batch and encode it, or end it if that can't be done."""
         batch.closed = True
         # Whoever appends from now on sees `closed` and looks whether its record is in here.
         batch.sealed = list(batch.records)
@@ -260,11 +266,11 @@ class Accumulator:
         except Exception as error:  # a codec raises what it likes, and memory may be short
             batch.fail(_unencodable(error))
             self._ended(batch)
-            return
+            return False
         # However short it goes: its messages are held as they are until it is done.
         self._room.give(batch.reserved_bytes - len(plain))
         batch.reserved_bytes = len(plain)
-        self.sender.submit(batch)
+        return True
 
     def discard(self, batch: Batch) -> None:
         """Give back the room of a batch that was opened and will never be sealed."""
@@ -280,7 +286,7 @@ class Accumulator:
 
     async def wait_for_room(self, deadline_s: float) -> None:
         """Until there may be room for another batch. Raises BufferFull."""
-        if self._open:
+        if self.open:
             self._close_idle()  # what they reserved and don't need may be enough
             self.sender.pump()
         else:
@@ -307,7 +313,7 @@ class Accumulator:
             batch = self.open_batch(state, queue, level, size_bytes)
             if batch is not None:
                 state.open[queue] = batch
-                self._open[batch] = None
+                self.open[batch] = None
                 if key is None and level == self.options.level:
                     self.sticky[state.route.topic] = batch
                 return batch
@@ -316,12 +322,11 @@ class Accumulator:
     def _close(self, batch: Batch) -> None:
         state = batch.topic
         topic = state.route.topic
-        del self._open[batch]
+        del self.open[batch]
         del state.open[batch.queue]
         if self.sticky.get(topic) is batch:
             del self.sticky[topic]
-        if batch.queue == state.next_queue:
-            state.next_queue = (batch.queue + 1) % state.route.queues
+        state.used(batch.queue)
         if batch.linger is not None:
             batch.linger.cancel()
         self.seal(batch)
@@ -334,7 +339,7 @@ class Accumulator:
     def _close_idle(self) -> None:
         """Let partial batches go, oldest first, up to a request's worth."""
         size_bytes = 0
-        for batch in list(self._open):
+        for batch in list(self.open):
             if size_bytes >= REQUEST_BYTES:
                 break
             size_bytes += batch.size_bytes
@@ -349,7 +354,7 @@ class Accumulator:
         error = batch.error
         if isinstance(error, CometError) and gone(error):
             self._forget(state)
-        elif not state.in_flight:
+        elif state.open and not state.in_flight:
             for waiting in list(state.open.values()):
                 self._close(waiting)
         reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
@@ -384,15 +389,6 @@ class Accumulator:
     @staticmethod
     def _queue_of(state: TopicState, key: str | None) -> int:
         return state.next_queue if key is None else queue_of_key(key, state.route.queues)
-
-    def measure(self, message: Message) -> tuple[bytes, int]:
-        """The body as bytes, and an upper bound of what the message takes in a batch."""
-        limits = self.engine.connection.limits
-        body = plain_body(message, limits)
-        size_bytes = len(body) + RECORD_BYTES
-        if message.tag or message.keys or message.properties:
-            size_bytes += header_bytes(message, limits)
-        return body, size_bytes
 
 
 def _unencodable(error: Exception) -> Refused:

@@ -29,6 +29,8 @@ class Room:
     def give(self, size_bytes: int) -> None:
         """Give bytes back; those who wait try again."""
         self.used_bytes -= size_bytes
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, deque()
         for waitable in waiting:
             waitable.resolve(None)

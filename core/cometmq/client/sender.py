@@ -50,6 +50,8 @@ class Sender:
         self._numbering = Numbering(engine.environment.random)
         self._lanes: dict[tuple[str, int], SendLane] = {}
         self._ready: deque[SendLane] = deque()
+        self._lone: tuple[Batch, Call[SendReply]] | None = None
+        """A batch that has no lane as long as none is needed: it is all there is, and out."""
         self._in_call: dict[Call[SendReply], list[Batch]] = {}
         self._sweep: Timer | None = None
         self._closed = False
@@ -66,19 +68,25 @@ class Sender:
 
     def submit(self, batch: Batch) -> None:
         """Take a closed and encoded batch."""
-        key = (batch.topic.route.topic, batch.queue)
+        self._count_in(batch)
+        if self._lone is not None:
+            self._give_lane(*self._lone)
+        key = batch.topic.route.topic, batch.queue
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = SendLane(*key)
-        if batch.number is not None:
-            self._numbering.took(*key, len(batch.sealed))
-        self._submitted += 1
-        batch.order = self._submitted
         lane.waiting.append(batch)
-        self.unfinished[batch] = None
-        if self._sweep is None:
-            self._sweep = self._engine.at(batch.deadline_s, self._expire)
         self._offer(lane)
+
+    def submit_lone(self, batch: Batch) -> None:
+        """Take one while `is_idle`, and make a request of it at once: nothing can go with it."""
+        assert batch.buffer is not None
+        self._count_in(batch)
+        self._lone = batch, self._call([batch], [batch.buffer])
+
+    def is_idle(self) -> bool:
+        """Whether nothing is here, on its way or waiting."""
+        return not (self._lanes or self.requests or self._closed)
 
     def pump(self) -> None:
         """Make requests of what may go."""
@@ -90,6 +98,15 @@ class Sender:
                 if not self._ready:
                     return
             self._request()
+
+    def _count_in(self, batch: Batch) -> None:
+        if batch.number is not None:
+            self._numbering.took(batch.topic.route.topic, batch.queue, len(batch.sealed))
+        self._submitted += 1
+        batch.order = self._submitted
+        self.unfinished[batch] = None
+        if self._sweep is None:
+            self._sweep = self._engine.at(batch.deadline_s, self._expire)
 
     def close(self, error: CometError) -> None:
         """Give up all that is not done: unknown what was sent, the rest ends with `error`."""
@@ -123,8 +140,13 @@ class Sender:
             lanes.append(lane)
             batches.append(batch)
             buffers.append(batch.buffer)
+        call = self._call(batches, buffers)
+        for lane, batch in zip(lanes, batches, strict=True):
+            lane.out[batch] = call
+
+    def _call(self, batches: list[Batch], buffers: list[bytearray]) -> Call[SendReply]:
         header = Send(
-            [len(buffer) for buffer in buffers],
+            list(map(len, buffers)),
             [batch.topic.route.incarnation for batch in batches],
             batches[0].level,
         )
@@ -132,9 +154,8 @@ class Sender:
         call.repeat = False  # it is put together anew, without what expired
         self.requests += 1
         self._in_call[call] = batches
-        for lane, batch in zip(lanes, batches, strict=True):
-            lane.out[batch] = call
         call.add_waiter(partial(self._answered, call))
+        return call
 
     def _answered(self, call: Call[SendReply]) -> None:
         batches = self._in_call.pop(call, None)
@@ -174,9 +195,13 @@ class Sender:
             part.incarnation or batch.topic.route.incarnation,
             server.log_id if server is not None else "",
         )
-        lane = self._lane(batch)
-        lane.stored(batch)
-        self._released(batch, lane)
+        if self._lone is not None and self._lone[0] is batch:
+            self._lone = None
+            del self.unfinished[batch]
+        else:
+            lane = self._lane(batch)
+            lane.stored(batch)
+            self._released(batch, lane)
         batch.resolve(stored)
         self._on_done(batch)
 
@@ -238,7 +263,16 @@ class Sender:
     # --- lanes --------------------------------------------------------------------------------
 
     def _lane(self, batch: Batch) -> SendLane:
+        if self._lone is not None:
+            self._give_lane(*self._lone)
         return self._lanes[batch.topic.route.topic, batch.queue]
+
+    def _give_lane(self, batch: Batch, call: Call[SendReply]) -> None:
+        """The lone batch goes on as all others do."""
+        self._lone = None
+        key = batch.topic.route.topic, batch.queue
+        lane = self._lanes[key] = SendLane(*key)
+        lane.out[batch] = call
 
     def _offer(self, lane: SendLane) -> None:
         """Put the lane among those that may send, if it may."""
@@ -253,7 +287,8 @@ class Sender:
         if lane.listed and not lane.waiting:
             lane.listed = False
             self._ready.remove(lane)
-        self._offer(lane)
+        if lane.waiting or lane.broken:
+            self._offer(lane)
         self._forget_if_empty(lane)
         del self.unfinished[batch]
 

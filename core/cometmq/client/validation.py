@@ -74,6 +74,18 @@ def header_bytes(message: Message, limits: Limits) -> int:
     return total
 
 
+def measure(message: Message, limits: Limits) -> tuple[bytes, int]:
+    """The body as bytes, and an upper bound of what the message takes in a batch.
+
+    Raises Refused for a message that no broker with these limits would take.
+    """
+    body = plain_body(message, limits)
+    size_bytes = len(body) + RECORD_BYTES
+    if message.tag or message.keys or message.properties:
+        size_bytes += header_bytes(message, limits)
+    return body, size_bytes
+
+
 def plain_body(message: Message, limits: Limits) -> bytes:
     """The body as bytes that nobody can change any more. Raises Refused: no bytes, or too many,
     or no Message at all."""
@@ -82,20 +94,26 @@ def plain_body(message: Message, limits: Limits) -> bytes:
             f"{type(message).__name__} is no message: send Message(topic, body)", "BAD_REQUEST"
         )
     body = message.body
-    if isinstance(body, bytearray | memoryview):
-        body = bytes(body)
-    if not isinstance(body, bytes):
-        raise Refused(
-            f"the body of a message for {message.topic} is {type(body).__name__}; "
-            "bytes are wanted, as from text.encode()",
-            "BAD_REQUEST",
-        )
+    if type(body) is not bytes:
+        body = _as_bytes(message.topic, body)
     most = limits.batch_bytes - BATCH_OVERHEAD_BYTES
     if len(body) > most:
         raise Refused(
             f"a body of {len(body):,} bytes for {message.topic}; this broker takes at most "
             f"{most:,}: split it, or raise limits.batch_bytes at the broker",
             "TOO_LARGE",
+        )
+    return body
+
+
+def _as_bytes(topic: str, body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    if not isinstance(body, bytes):
+        raise Refused(
+            f"the body of a message for {topic} is {type(body).__name__}; "
+            "bytes are wanted, as from text.encode()",
+            "BAD_REQUEST",
         )
     return body
 

@@ -122,7 +122,7 @@ class ZmtpChannel:
         if not self._ready or self._ended:
             return False
         outbox = self._outbox
-        if outbox:
+        if outbox.cost_bytes:
             self._flush()
             if outbox:
                 return False
@@ -142,7 +142,7 @@ class ZmtpChannel:
         """Messages that are there now."""
         if not self._ready:
             return []
-        if self._outbox:
+        if self._outbox.cost_bytes:
             self._flush()
         decoder = self._decoder
         if self._quiet and not decoder.pending:
@@ -155,7 +155,8 @@ class ZmtpChannel:
             if size <= 0:
                 break
             messages += decoder.came(size, max_messages - len(messages))
-            self._react()
+            if decoder.replies or decoder.fault:
+                self._react()
             if size < sum(map(len, buffers)):
                 break  # that was all, most likely; if not, the descriptor is still readable
         return messages
@@ -163,6 +164,8 @@ class ZmtpChannel:
     def events(self) -> list[tuple[ChannelEvent, str]]:
         """What happened since the last call: at most "connected", then one event that ends it."""
         happened: list[tuple[ChannelEvent, str]] = []
+        if self._ready and self._last is None:
+            return happened
         if not (self._ready or self._ended):
             self._get_ready()
             if self._ready:

@@ -107,6 +107,8 @@ class Decoder:
     def came(self, size: int, most: int) -> list[Message]:
         """`size` bytes came into `buffers`: the messages that are whole now, from at most `most`
         frames."""
+        if most > 0 and (only := self._only(size)) is not None:
+            return [[only]]
         messages: list[Message] = []
         if self._body is not None:
             filled = min(len(self._body) - self._filled, size)
@@ -129,6 +131,24 @@ class Decoder:
         messages: list[Message] = []
         self._at = self._parse(memoryview(self._rest), self._at, most, messages)
         return messages
+
+    def _only(self, size: int) -> Buffer | None:
+        """The message, when all that is there is just one, whole, of one frame: so it is when one
+        waits for the other. What else it may be, or why it may not come, `_parse` knows."""
+        if self._carried or self._frames or self._body is not None or not self.ready:
+            return None
+        scratch = self._scratch
+        flags = scratch[0]
+        if not flags:
+            start, length = 2, scratch[1]
+        elif flags == LONG:
+            start, length = LONG_HEADER.size, LONG_HEADER.unpack_from(scratch)[1]
+        else:
+            return None
+        if start + length != size or length > self._frame_bytes:
+            return None
+        self.seen += 1
+        return bytes(scratch[start:size])
 
     def _parse(self, data: memoryview, at: int, most: int, messages: list[Message]) -> int:
         """Take up to `most` frames out of `data` from `at` on; returns where it stopped."""

@@ -19,6 +19,8 @@ GATHER_MAX = 256
 
 def gather(frames: Sequence[Buffer]) -> list[Buffer]:
     """One message as it leaves. Large frames are not copied, so they must not be changed."""
+    if len(frames) == 1 and len(frames[0]) < JOIN_BELOW_BYTES:
+        return [header(len(frames[0])) + frames[0]]
     gathered: list[Buffer] = []
     last = len(frames) - 1
     small: list[Buffer] = []
@@ -65,6 +67,9 @@ class Outbox:
     def sent(self, size: int) -> None:
         """The first `size` bytes of what was gathered have left."""
         buffers = self._buffers
+        if len(buffers) == 1 and size == len(buffers[0]):
+            self.clear()
+            return
         while buffers:
             first = buffers[0]
             if size < len(first):

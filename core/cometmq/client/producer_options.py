@@ -1,0 +1,36 @@
+"""What a producer can be told, checked."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from cometmq.client.codecs import shrinker
+from cometmq.client.validation import check_level
+from cometmq.errors import ConfigError
+from cometmq.interfaces import Level
+
+
+class ProducerOptions(msgspec.Struct, frozen=True):
+    """Settings of a producer; see `Producer`."""
+
+    level: Level | None = None
+    linger_ms: float = 5
+    batch_bytes: int = 256 << 10
+    buffer_bytes: int = 32 << 20
+    when_full: Literal["block", "raise"] = "block"
+    send_timeout: float = 30.0
+    compression: str | None = None
+    compression_level: int | None = None
+
+    def __post_init__(self) -> None:
+        check_level(self.level)
+        if self.when_full not in ("block", "raise"):
+            raise ConfigError(f"when_full={self.when_full!r}: choose 'block' or 'raise'")
+        for name in ("batch_bytes", "buffer_bytes", "send_timeout"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: a number above 0 is wanted")
+        if not self.linger_ms >= 0:
+            raise ConfigError(f"linger_ms={self.linger_ms!r}: a number from 0 up is wanted")
+        shrinker(self.compression, self.compression_level)  # raises what a producer can't have
