@@ -43,7 +43,8 @@ class GroupCommit:
         if self._ended:
             return
         if not awaited:
-            self._arm()
+            if self._timer is None:
+                self._arm()
         elif alone and self._running is None and self._sync_s < self._below_s:
             self._sync_in_loop()
         else:

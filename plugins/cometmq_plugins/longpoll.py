@@ -56,9 +56,10 @@ class LongpollPlugin(Plugin):
 
     @hookimpl
     def readable_advanced(self, queues: Sequence[tuple[int, int]]) -> None:
-        if self._park is not None:
+        park = self._park
+        if park is not None:
             for queue in queues:
-                self._park.fire(queue)
+                park.fire(queue)
 
     @hookimpl
     def metrics(self) -> Sequence[Metric]:

@@ -191,8 +191,8 @@ MUTATIONS = {
         "publish-one",
         dispatch.Dispatcher,
         "_begin",
-        "self._check_credit(request)",
-        "self._check_credit(request)\n"
+        "session = request.session",
+        "session = request.session\n"
         "for part in (request.id, request.operation, request.size_bytes):\n"
         "    logger.debug('%s of %s: %s', part, request.peer.name, route.name)",
         "calls",

@@ -166,5 +166,5 @@ def _reframed(batch: Batch, head: bytes, topic_length: int, queue: int) -> bytea
 
 
 def _seal_stamp(buffer: bytearray | memoryview, log_id_seed: int) -> None:
-    with memoryview(buffer)[LENGTH_AT:SEALED_AT] as covered:
-        U32.pack_into(buffer, BROKER_CRC_AT, crc32c(covered, log_id_seed))
+    covered = memoryview(buffer)[LENGTH_AT:SEALED_AT]
+    U32.pack_into(buffer, BROKER_CRC_AT, crc32c(covered, log_id_seed))

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from operator import lt
 
+import msgspec
 from crc32c import crc32c
 
 from cometmq.batch.layout import (
@@ -45,52 +46,24 @@ from cometmq.batch.layout import (
 from cometmq.errors import BatchError
 
 _MAGIC_BYTES = MAGIC.to_bytes(4, "little")
+_USUAL_SECTIONS_BYTES = {0: 0, HAS_PRODUCER: PRODUCER_SECTION.size}
+"""By the attributes of a batch of messages that has no other section and isn't compressed."""
+_ARRAY_HEADER_BYTES = ARRAY_HEADER.size
 _UNSTAMPED = bytes(PRODUCER_CRC_AT - STAMP_AT)
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False, gc=False):
     """A batch in memory, read in place: fields as attributes, the rest when asked for.
 
     Made by `parse`. It describes the bytes as they were then: parse again after a stamp.
     Positions and lengths are bytes, times are ms (points in time: since 1970).
     """
 
-    __slots__ = (
-        "records_at",
-        "table_at",
-        "attributes",
-        "base_offset",
-        "born_span",
-        "broker_crc",
-        "count",
-        "epoch",
-        "first_born",
-        "flags",
-        "incarnation",
-        "length",
-        "lengths",
-        "origin_kind",
-        "origin_position",
-        "position",
-        "producer_crc",
-        "queue",
-        "queue_claim",
-        "store_time",
-        "synced_before",
-        "topic",
-        "topic_length",
-        "uncompressed_size",
-        "view",
-    )
-
     view: memoryview
     """The whole batch, `length` bytes."""
-    table_at: int
-    """Where in the view the table begins."""
-    records_at: int
-    """Where in the view the records begin."""
 
-    # The broker's part.
+    # The broker's part, then the producer's: what `HEADER` unpacks, in its order.
+    magic: int
     broker_crc: int
     length: int
     position: int
@@ -103,10 +76,8 @@ class Batch:
     queue: int
     """The queue it was stored for."""
     origin_kind: int
-    origin_position: int
     flags: int
-
-    # The producer's part.
+    origin_position: int
     producer_crc: int
     attributes: int
     queue_claim: int
@@ -115,36 +86,16 @@ class Batch:
     first_born: int
     born_span: int
     topic_length: int
-    topic: str
-    """The topic that the producer named; empty in a control batch."""
-    lengths: tuple[int, ...]
-    """Byte length of each record, uncompressed."""
 
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-        (
-            _,
-            self.broker_crc,
-            self.length,
-            self.position,
-            self.epoch,
-            self.synced_before,
-            self.base_offset,
-            self.store_time,
-            self.incarnation,
-            self.queue,
-            self.origin_kind,
-            self.flags,
-            self.origin_position,
-            self.producer_crc,
-            self.attributes,
-            self.queue_claim,
-            self.count,
-            self.uncompressed_size,
-            self.first_born,
-            self.born_span,
-            self.topic_length,
-        ) = HEADER.unpack_from(view)
+    # What is found behind them.
+    topic: str = ""
+    """The topic that the producer named; empty in a control batch."""
+    lengths: tuple[int, ...] = ()
+    """Byte length of each record, uncompressed."""
+    table_at: int = 0
+    """Where in the view the table begins."""
+    records_at: int = 0
+    """Where in the view the records begin."""
 
     def take_stamp(self, head: bytes | bytearray) -> None:
         """Make the broker's fields what they are in `head`, the first bytes of this same batch
@@ -259,20 +210,25 @@ def parse(
     `verify_producer`, `verify_broker`. Raises BatchError naming the first field that breaks a
     rule.
     """
-    view = memoryview(buffer)[offset:]
-    if view.nbytes < LENGTH_MIN:
-        raise bad("length", f"cut off after {view.nbytes} bytes", f"at least {LENGTH_MIN}")
-    if view[:4] != _MAGIC_BYTES:
+    view = memoryview(buffer)
+    if offset:
+        view = view[offset:]
+    there = view.nbytes
+    if there < LENGTH_MIN:
+        raise bad("length", f"cut off after {there} bytes", f"at least {LENGTH_MIN}")
+    batch = Batch(view, *HEADER.unpack_from(view))
+    if batch.magic != MAGIC:
         raise _bad_magic(view)
-    length = int.from_bytes(view[LENGTH_AT:STAMP_AT], "little")
+    length = batch.length
     if not LENGTH_MIN <= length <= limit:
         raise bad("length", length, f"{LENGTH_MIN} to {limit}")
-    if length > view.nbytes:
-        raise bad("length", length, f"at most the {view.nbytes} bytes that are there")
-    batch = Batch(view[:length])
-    _check_attributes(batch)
-    _place_table(batch)
-    _check_records(batch, limit)
+    if length != there:
+        if length > there:
+            raise bad("length", length, f"at most the {there} bytes that are there")
+        batch.view = view[:length]
+    if not _is_plain(batch, limit):
+        _place_table(batch)
+        _check_records(batch, limit)
     return batch
 
 
@@ -282,8 +238,7 @@ def believe(view: memoryview) -> Batch:
 
     Raises BatchError if there is something that this release doesn't know all the same.
     """
-    batch = Batch(view)
-    _check_attributes(batch)
+    batch = Batch(view, *HEADER.unpack_from(view))
     _place_table(batch)
     batch.lengths = _column(view, batch.table_at, batch.count)
     return batch
@@ -318,6 +273,34 @@ def _bad_magic(view: memoryview) -> BatchError:
     return bad("magic", bytes(view[:4]), f"{_MAGIC_BYTES!r}")
 
 
+def _is_plain(batch: Batch, limit: int) -> bool:
+    """Whether it is one of messages as nearly all are, with no bit that is seldom set, and all of
+    it right: that is proven in one go. If not, why is for the others here to find out."""
+    count, topic_length, size = batch.count, batch.topic_length, batch.uncompressed_size
+    sections_bytes = _USUAL_SECTIONS_BYTES.get(batch.attributes)
+    if sections_bytes is None or batch.flags or not count or not topic_length:
+        return False
+    topic_end = FIXED_BYTES + topic_length
+    table_at = topic_end + sections_bytes
+    records_at = table_at + 8 * count
+    if not _ARRAY_HEADER_BYTES <= size == batch.length - records_at or size > limit:
+        return False
+    view = batch.view
+    lengths = _column(view, table_at, count)
+    if sum(lengths) + _ARRAY_HEADER_BYTES != size:
+        return False
+    if ARRAY_HEADER.unpack_from(view, records_at) != (ARRAY32, count):
+        return False
+    try:
+        batch.topic = str(view[FIXED_BYTES:topic_end], "utf-8")
+    except UnicodeDecodeError:
+        return False
+    batch.lengths = lengths
+    batch.table_at = table_at
+    batch.records_at = records_at
+    return True
+
+
 def _check_attributes(batch: Batch) -> None:
     """All bits are known: a bit that is not would change where things lie."""
     attributes = batch.attributes
@@ -332,44 +315,56 @@ def _check_attributes(batch: Batch) -> None:
 
 
 def _place_table(batch: Batch) -> None:
-    """Find where sections, table and records begin, each within the length."""
-    view, attributes, length = batch.view, batch.attributes, batch.length
-    if attributes < 1 << KIND_SHIFT and not batch.topic_length:
+    """Find where sections, table and records begin, each within the length, if all bits and flags
+    are known."""
+    view, attributes, count = batch.view, batch.attributes, batch.count
+    topic_end = FIXED_BYTES + batch.topic_length
+    sections_bytes = 0
+    if attributes or batch.flags or not count:
+        _check_attributes(batch)
+        sections_bytes = _sections_bytes(batch)
+    if topic_end == FIXED_BYTES and attributes < 1 << KIND_SHIFT:
         raise bad("topic", "empty", "the name of the topic that the messages are for")
-    topic_end = at = FIXED_BYTES + batch.topic_length
-    if attributes & HAS_PRODUCER:
-        at += PRODUCER_SECTION.size
-    if attributes & HAS_DELIVER_AT:
-        at += I64.size
-    if attributes & HAS_KEY_HASHES:
-        if at + U16.size > length:
-            raise bad("key hashes", f"at byte {at}", f"inside of {length} bytes")
-        at += U16.size + 4 * int(U16.unpack_from(view, at)[0])
-    batch.table_at = at
-    at += (12 if batch.flags & FLAG_CUT else 8) * batch.count
-    if at >= length:
-        raise bad("table", f"{batch.count} records, up to byte {at}", f"less than {length}")
+    batch.table_at = at = topic_end + sections_bytes
+    at += (12 if batch.flags & FLAG_CUT else 8) * count
     batch.records_at = at
+    if at >= batch.length:
+        raise bad("table", f"{count} records, up to byte {at}", f"less than {batch.length}")
     try:
         batch.topic = str(view[FIXED_BYTES:topic_end], "utf-8")
     except UnicodeDecodeError as error:
         raise bad("topic", bytes(view[FIXED_BYTES:topic_end])[:16], "UTF-8") from error
 
 
+def _sections_bytes(batch: Batch) -> int:
+    """How long the optional sections are."""
+    attributes = batch.attributes
+    size = PRODUCER_SECTION.size if attributes & HAS_PRODUCER else 0
+    if attributes & HAS_DELIVER_AT:
+        size += I64.size
+    if attributes & HAS_KEY_HASHES:
+        at = FIXED_BYTES + batch.topic_length + size
+        if at + U16.size > batch.length:
+            raise bad("key hashes", f"at byte {at}", f"inside of {batch.length} bytes")
+        size += U16.size + 4 * int(U16.unpack_from(batch.view, at)[0])
+    return size
+
+
 def _check_records(batch: Batch, limit: int) -> None:
     """Table and records tell the same sizes and the same count."""
-    count, size = batch.count, batch.uncompressed_size
-    batch.lengths = lengths = _column(batch.view, batch.table_at, count)
+    view, count, size = batch.view, batch.count, batch.uncompressed_size
+    batch.lengths = lengths = _column(view, batch.table_at, count)
     if size > limit:
         raise bad("uncompressed size", size, f"at most {limit}")
-    total = sum(lengths) + ARRAY_HEADER.size
+    total = sum(lengths) + _ARRAY_HEADER_BYTES
     if total != size:
         raise bad("uncompressed size", size, f"{total} as in the table")
     if not batch.attributes & CODEC_MASK:
-        rest = batch.length - batch.records_at
+        records_at = batch.records_at
+        rest = batch.length - records_at
         if rest != size:
             raise bad("records", f"{rest} bytes", f"{size}, the uncompressed size")
-        header = ARRAY_HEADER.unpack_from(batch.view, batch.records_at)
+        header = ARRAY_HEADER.unpack_from(view, records_at)
         if header != (ARRAY32, count):
             raise bad("header of the records", header, f"{(ARRAY32, count)}")
     if batch.flags & FLAG_CUT:

@@ -47,7 +47,7 @@ class Catalog:
         """The living topic of this name; `incarnation` is the one that the client knows (0: none).
         Raises Rejected: TOPIC_GONE for who knew another one, else TOPIC_NOT_FOUND."""
         topic = self.topics.get(name)
-        if topic is not None and incarnation in (0, topic.incarnation):
+        if topic is not None and (not incarnation or incarnation == topic.incarnation):
             return topic
         if incarnation:
             raise Rejected(

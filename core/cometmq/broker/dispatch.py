@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -100,10 +101,11 @@ class Dispatcher:
         self._routes[number] = Route(operation.name, operation.header, handle)
 
     def received(self, drain: Sequence[tuple[Peer, Sequence[Buffer]]]) -> None:
-        now_s = self._sessions.now_s()
+        self.requests += len(drain)
+        now_s, take = self._sessions.now_s(), self._take
         try:
             for peer, frames in drain:
-                self._take(peer, frames, now_s)
+                take(peer, frames, now_s)
         finally:
             self._write()
 
@@ -115,7 +117,6 @@ class Dispatcher:
         await self._tasks.stop()
 
     def _take(self, peer: Peer, frames: Sequence[Buffer], now_s: float) -> None:
-        self.requests += 1
         session = self._sessions.of(peer)
         if session is None:
             self._sessions.stranger(peer)
@@ -132,7 +133,9 @@ class Dispatcher:
             peer.send(protocol.pack(request_id, Status.HELLO_REQUIRED, Failure(detail)))
             return
         session.seen_s = now_s
-        request = Request(session, peer, request_id, operation, sum(map(len, frames)))
+        size_bytes = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        session.unanswered_bytes += size_bytes
+        request = Request(session, peer, request_id, operation, size_bytes)
         try:
             self._begin(request, header, body)
         except Exception as error:
@@ -178,23 +181,24 @@ class Dispatcher:
         request.silent = getattr(message, "one_way", False)
         if self.unready and request.operation not in _WHILE_UNREADY:
             raise Rejected(Status.STOPPING, self.unready, RETRY_AFTER_MS)
-        self._check_credit(request)
-        delay_ms = self._gate.delay_ms(request.session, route.name, request.size_bytes)
+        session = request.session
+        if session.unanswered_bytes > self._limits.credit_bytes:
+            self._check_credit(request)
+        delay_ms = self._gate.delay_ms(session, route.name, request.size_bytes)
         if delay_ms:
             at_s = self._clock.monotonic_s() + delay_ms / 1000
-            self._clock.call_at(at_s, lambda: self._later(route, request, message, body))
+            step = partial(route.handle, request, message, body)
+            self._clock.call_at(at_s, lambda: self._later(step, request))
             return
-        self._handle(route, request, message, body)
-
-    def _handle(
-        self, route: Route, request: Request, message: msgspec.Struct, body: list[memoryview]
-    ) -> None:
         try:
             route.handle(request, message, body)
         except NotLoaded:
-            # Look-ups come before anything is changed, so a handler can begin again.
-            again = self._slowly(request, lambda: route.handle(request, message, body))
-            self._tasks.spawn(again)
+            self._begin_again(partial(route.handle, request, message, body), request)
+
+    def _begin_again(self, step: Callable[[], None], request: Request) -> None:
+        """Look-ups come before anything is changed, so a handler can do so, once it has what it
+        needs."""
+        self._tasks.spawn(self._slowly(request, step))
 
     async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
         try:
@@ -216,7 +220,7 @@ class Dispatcher:
     def _check_credit(self, request: Request) -> None:
         """A request alone is always let through: its size has limits of its own."""
         held, credit = request.session.unanswered_bytes, self._limits.credit_bytes
-        if held > credit and held > request.size_bytes:
+        if held > request.size_bytes:
             raise Rejected(
                 Status.RETRY,
                 f"{held} bytes of this connection's requests are unanswered, {credit} are "
@@ -224,15 +228,15 @@ class Dispatcher:
                 RETRY_AFTER_MS,
             )
 
-    def _later(
-        self, route: Route, request: Request, message: msgspec.Struct, body: list[memoryview]
-    ) -> None:
+    def _later(self, step: Callable[[], None], request: Request) -> None:
         """A delayed request is due."""
         if not request.session.open:
             request.drop()
             return
         try:
-            self._handle(route, request, message, body)
+            step()
+        except NotLoaded:
+            self._begin_again(step, request)
         except Exception as error:
             self._refuse(request, error)
         self._write()

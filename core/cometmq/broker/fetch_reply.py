@@ -28,8 +28,11 @@ class Reply:
 
     def in_order(self) -> tuple[list[FetchResultPart], list[memoryview]]:
         """Results and batches in the order of the request's parts."""
+        parts = self._parts
+        if len(self.results) == 1:
+            return self.results, [batch for batches in parts.values() for batch in batches]
         results = sorted(self.results, key=lambda result: result.part)
-        return results, [batch for at in sorted(self._parts) for batch in self._parts[at]]
+        return results, [batch for at in sorted(parts) for batch in parts[at]]
 
     def refuse(self, at: int, error: Rejected) -> None:
         """Part `at` can't be had."""
@@ -58,9 +61,10 @@ class Reply:
         """What part `at` gave; what gave nothing is left out. `epoch` is the broker's when it was
         read: valid for all that was there then, and cheaper to judge next time than the last
         batch's own."""
-        size = sum(map(len, result.batches))
-        if result.status == Status.OK and not size:
+        batches = result.batches
+        if not batches and result.status == Status.OK:
             return
+        size = sum(map(len, batches))
         if self._parts and size > self.room:
             # One batch is always delivered, however large; this would be a second one.
             self.room = 0
@@ -73,14 +77,14 @@ class Reply:
                 epoch=epoch,
                 min_offset=result.min_offset,
                 max_offset=result.max_offset,
-                batches=len(result.batches),
+                batches=len(batches),
                 incarnation=incarnation,
                 detail=_detail(part, result),
             )
         )
         self.room -= size
         if size:
-            self._parts[at] = result.batches
+            self._parts[at] = batches
 
     def passed(self, at: int, part: FetchPart, incarnation: int) -> None:
         """Part `at` gave nothing that its filter wants, but reading goes on at a later place."""

@@ -17,6 +17,8 @@ class Gate:
 
     def __init__(self, authorize: tuple[Authorize, ...], admit: tuple[Admit, ...]) -> None:
         self._authorize = authorize
+        self.asks = bool(authorize)
+        """False: nobody is asked what a session may do, so `check` need not be called."""
         self._admit = admit
 
     def check(self, session: SessionInfo, operation: str, resource: str) -> None:
@@ -35,10 +37,11 @@ class Gate:
         delay_ms = 0
         for ask in self._admit:
             answer = ask(session, operation, size_bytes)
+            if answer is None:
+                continue
             if isinstance(answer, Refuse):
                 raise hook_refusal(answer)
-            if answer is not None:
-                if not isinstance(answer, Delay):
-                    raise wrong_answer(ask, answer, "Delay, Refuse or None")
-                delay_ms = max(delay_ms, answer.delay_ms)
+            if not isinstance(answer, Delay):
+                raise wrong_answer(ask, answer, "Delay, Refuse or None")
+            delay_ms = max(delay_ms, answer.delay_ms)
         return delay_ms

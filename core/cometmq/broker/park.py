@@ -80,7 +80,10 @@ class Park:
 
     def fire(self, key: Hashable) -> None:
         """Let everybody who waits for this key look again; who was answered leaves."""
-        for entry in list(self._by_key.get(key, ())):
+        waiting = self._by_key.get(key)
+        if waiting is None:
+            return
+        for entry in list(waiting):
             item = entry.item
             if item is not None and item.retry():
                 self.drop(item)

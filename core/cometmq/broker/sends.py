@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from cometmq import protocol
 from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
 from cometmq.broker.catalog import Catalog
@@ -32,6 +34,7 @@ from cometmq.protocol import Send, SendReply, SendResultPart, Status
 BATCHES_MAX = 4096
 """In one request: the loop serves nobody else while it goes through them."""
 
+_OK = int(Status.OK)
 BeforeAppend = Callable[[SessionInfo, Batch], Pass | Replace | Refuse | Answer | None]
 
 
@@ -49,32 +52,36 @@ class Sends:
     ) -> None:
         self._log = log
         self._catalog = catalog
+        self._topics = catalog.topics
         self._gate = gate
         self._park = park
         self._limits = limits
         self._before_append = before_append
-        self._default = log.default_level
+        self._default = default = log.default_level
+        self._weaker: dict[Level | None, bool] = {None: False}
+        """Whether a level says less than the default one, for the levels of this broker."""
+        for level in LEVELS_HERE:
+            self._weaker[level] = LEVELS.index(level) < LEVELS.index(default)
 
     def send(self, request: Request, header: Send, body: list[memoryview]) -> None:
-        level = header.level or self._default
-        if level not in LEVELS_HERE:
+        weaker = self._weaker.get(header.level)
+        if weaker is None:
             raise Rejected(
                 Status.LEVEL_NOT_AVAILABLE,
-                f"level {level} needs replication, which no plugin of this broker brings: send "
-                f"with level {' or '.join(LEVELS_HERE)}, or enable a replication plugin",
+                f"level {header.level} needs replication, which no plugin of this broker brings: "
+                f"send with level {' or '.join(LEVELS_HERE)}, or enable a replication plugin",
             )
-        if not len(header.sizes) == len(header.incarnations) <= BATCHES_MAX:
+        sizes, incarnations = header.sizes, header.incarnations
+        if not len(sizes) == len(incarnations) <= BATCHES_MAX:
             raise Rejected(
                 Status.BAD_REQUEST,
-                f"a send of {len(header.sizes)} sizes and {len(header.incarnations)} "
+                f"a send of {len(sizes)} sizes and {len(incarnations)} "
                 f"incarnations: give one of each per batch, at most {BATCHES_MAX} batches",
             )
-        pieces = protocol.split(body, header.sizes)
-        pending = _Pending(self._log, request, level)
-        weaker = LEVELS.index(level) < LEVELS.index(self._default)
-        for piece, incarnation in zip(pieces, header.incarnations, strict=True):
+        pending = _Pending(self._log, request, header.level or self._default)
+        for piece, incarnation in zip(protocol.split(body, sizes), incarnations, strict=True):
             key = self._append(request, piece, incarnation, pending)
-            if key is not None and weaker and self._park.waiting(key):
+            if weaker and key is not None and self._park.waiting(key):
                 pending.is_awaited = True
         pending.wait()
 
@@ -110,7 +117,7 @@ class Sends:
             pending.accept(
                 appended.end,
                 SendResultPart(
-                    status=Status.OK,
+                    status=_OK,
                     queue=batch.queue_claim,
                     base_offset=appended.base_offset,
                     incarnation=topic.incarnation,
@@ -142,12 +149,16 @@ class Sends:
 
     def _destination(self, request: Request, batch: Batch, incarnation: int) -> TopicChange:
         """The topic that its sender may write to; made if it is missing and may be."""
-        name, catalog = batch.topic, self._catalog
-        self._gate.check(request.session, "SEND", name)
-        if catalog.creatable(name, incarnation):
-            self._gate.check(request.session, "TOPIC_CREATE", name)
-            catalog.create(name)
-        topic = catalog.find_queue(name, batch.queue_claim, incarnation)
+        name, gate = batch.topic, self._gate
+        if gate.asks:
+            gate.check(request.session, "SEND", name)
+        topic = self._topics.get(name)
+        if topic is None or batch.queue_claim >= topic.queues or incarnation != topic.incarnation:
+            catalog = self._catalog
+            if catalog.creatable(name, incarnation):
+                gate.check(request.session, "TOPIC_CREATE", name)
+                catalog.create(name)
+            topic = catalog.find_queue(name, batch.queue_claim, incarnation)
         if not topic.writable:
             raise Rejected(
                 Status.NOT_WRITABLE,
@@ -161,13 +172,15 @@ class Sends:
         it, BatchError if one gives back what is no batch for the same queue."""
         for hook in self._before_append:
             answer = hook(request.session, batch)
+            if answer is None:
+                continue
             if isinstance(answer, Refuse):
                 raise hook_refusal(answer)
             if isinstance(answer, Answer):
                 return answer
             if isinstance(answer, Replace):
                 batch = self._replaced(batch, answer)
-            elif answer is not None and not isinstance(answer, Pass):
+            elif not isinstance(answer, Pass):
                 raise wrong_answer(hook, answer, "Pass, Replace, Refuse, Answer or None")
         return batch
 
@@ -201,24 +214,21 @@ def _repeated(batch: Batch, answer: Answer) -> SendResultPart:
     )
 
 
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     """A send on its way: one result per batch, and how far the log has to get for each."""
 
-    __slots__ = ("_ends", "_level", "_log", "_request", "_results", "is_awaited")
-
-    def __init__(self, log: Log, request: Request, level: Level) -> None:
-        self._log = log
-        self._request = request
-        self._level = level
-        self._results: list[SendResultPart] = []
-        self._ends: list[int] = []
-        """By result: position behind the batch, or -1 when it is not in the log."""
-        self.is_awaited = False
-        """Somebody waits to read it, and this level starts no sync that makes it readable."""
+    log: Log
+    request: Request
+    level: Level
+    results: list[SendResultPart] = []
+    ends: list[int] = []
+    """By result: position behind the batch, or -1 when it is not in the log."""
+    is_awaited: bool = False
+    """Somebody waits to read it, and this level starts no sync that makes it readable."""
 
     def accept(self, end: int, result: SendResultPart) -> None:
-        self._ends.append(end)
-        self._results.append(result)
+        self.ends.append(end)
+        self.results.append(result)
 
     def refuse(self, error: Rejected) -> None:
         self.accept(
@@ -231,29 +241,29 @@ class _Pending:
     def wait(self) -> None:
         """Answer once everything has its level; positions are reached in order, so one wait for
         the highest of them is enough."""
-        end = max(self._ends, default=-1)
+        end = max(self.ends, default=-1)
         if end >= 0:
-            self._log.wait(self._level, end, self._done)
+            self.log.wait(self.level, end, self._done)
         else:
-            self._request.answer(SendReply(self._results))
+            self.request.answer(SendReply(self.results))
 
     def _done(self, outcome: Outcome) -> None:
         if outcome is Outcome.REACHED:
-            self._request.answer(SendReply(self._results, self._level))
+            self.request.answer(SendReply(self.results, self.level))
             if self.is_awaited:
-                self._log.demand(max(self._ends))
+                self.log.demand(max(self.ends))
         elif outcome is Outcome.NOT_WRITTEN:
             self._write_failed()
         else:
             # Cut away after it was written: nobody can know who saw it.
-            self._request.drop()
+            self.request.drop()
 
     def _write_failed(self) -> None:
         """A drain is one write, so all that was appended is taken back together. What repeats an
         earlier drain's is in the log all the same."""
         failed = SendResultPart(status=Status.RETRY, detail=NOT_WRITTEN)
-        written = self._log.appended
-        for place, end in enumerate(self._ends):
+        written = self.log.appended
+        for place, end in enumerate(self.ends):
             if end > written:
-                self._results[place], self._ends[place] = failed, -1
+                self.results[place], self.ends[place] = failed, -1
         self.wait()

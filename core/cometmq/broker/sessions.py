@@ -74,6 +74,8 @@ class Sessions:
         self._timeout_s = timeout_ms / 1000
         self._authenticate = authenticate
         self._by_peer: dict[Peer, Session] = {}
+        self.of: Callable[[Peer], Session | None] = self._by_peer.get
+        """The session of this peer, if it said hello."""
         self._by_client: dict[str, Session] = {}
         self._strangers: dict[Peer, float] = {}
         """Peers that speak without a session, and since when."""
@@ -85,10 +87,6 @@ class Sessions:
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_peer.values())
-
-    def of(self, peer: Peer) -> Session | None:
-        """The session of this peer, if it said hello."""
-        return self._by_peer.get(peer)
 
     def now_s(self) -> float:
         """Monotonic time without the stalls of our own loop."""

@@ -6,7 +6,7 @@ again is another one, whose offsets and data have nothing to do with the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -40,6 +40,8 @@ class Topics:
     def __init__(self) -> None:
         self._by_incarnation: dict[int, TopicChange] = {}
         self._by_name: dict[str, TopicChange] = {}
+        self.get: Callable[[str], TopicChange | None] = self._by_name.get
+        """The living topic of this name."""
         self._retained: dict[int, TopicChange] = {}
         self.next_incarnation = 1
         """What the next topic gets; everything below was once given out."""
@@ -49,10 +51,6 @@ class Topics:
 
     def __iter__(self) -> Iterator[TopicChange]:
         return iter(sorted(self._by_name.values(), key=lambda topic: topic.name))
-
-    def get(self, name: str) -> TopicChange | None:
-        """The living topic of this name."""
-        return self._by_name.get(name)
 
     def of(self, incarnation: int) -> TopicChange | None:
         """The living topic with this incarnation id."""

@@ -73,10 +73,12 @@ class LogDrains(LogPlaces):
         """Call back once the log up to `position` has a level (None: the default one), or once a
         position of that name is reached; at once if it is so already. The callback may also hear
         that it never will be. Raises NotAvailable for a level that this log can't give."""
-        name = position_of(self.default_level if level is None else level)
+        name = self._waited_for.get(level) or position_of(level or self.default_level)
         positions = self._positions
         if self.stopped or position > self._writer.end:
             callback(Outcome.DROPPED)
+        elif position > positions.appended:
+            positions.waiters[name].add(position, callback)
         elif not positions.wait(name, position, callback) and position <= positions.appended:
             self._policy.demand()
 
@@ -104,7 +106,12 @@ class LogDrains(LogPlaces):
         self._policy.appended(awaited, alone)
         if "age" not in self._timers and self._writer.first_message_s is not None:
             due = self._writer.first_message_s + self._settings.segment_age_s
-            self._call_at("age", due, self.write)
+            self._call_at("age", due, self._grow_old)
+
+    def _grow_old(self) -> None:
+        """The segment is to close because of its age."""
+        self._writer.is_old = True
+        self.write()
 
     def _take_back(self, error: OSError) -> None:
         """A write failed: the log is what it was before it."""

@@ -73,6 +73,8 @@ class IndexedSegments:
         self._ends: dict[int, int] = {}
         self._memory: dict[int, OpenSegment] = {}
         self._open = OpenSegment(0)
+        self.take = self._open.add
+        """The same as `add`, as the open segment itself has it."""
         self._cache: OrderedDict[int, SealedSegment] = OrderedDict()
         self._cached_bytes = 0
         self._oldest: SealedSegment | None = None
@@ -106,7 +108,13 @@ class IndexedSegments:
             self.changes += 1
         self._drop(bisect_left(self._bases, base), len(self._bases))
         self._bases.append(base)
-        self._open = self._memory[base] = OpenSegment(base)
+        self._memory[base] = OpenSegment(base)
+        self._begin(self._memory[base])
+
+    def _begin(self, segment: OpenSegment) -> None:
+        """It is the newest one, and batches come to it."""
+        self._open = segment
+        self.take = segment.add
 
     def add(
         self,
@@ -120,7 +128,7 @@ class IndexedSegments:
     ) -> None:
         """A batch of messages of `size` bytes was appended at `position` to the open segment."""
         span = next_offset - base_offset
-        self._open.add((incarnation, queue), base_offset, span, position, size, store_time)
+        self.take((incarnation, queue), base_offset, span, position, size, store_time)
 
     def seal(self, base: int, end: int) -> None:
         """The open segment is complete: it has the bytes [base, end). `write` is to be run.
@@ -134,6 +142,8 @@ class IndexedSegments:
         """The log was cut at `position`: what lies behind it is forgotten."""
         self.changes += 1
         self._drop(bisect_left(self._bases, position), len(self._bases))
+        if self._memory.get(self._open.base) is not self._open:
+            self._begin(OpenSegment(0))
         if not self._bases:
             return
         base = self._bases[-1]
@@ -193,10 +203,12 @@ class IndexedSegments:
 
     def _segment(self, at: int) -> OpenSegment | SealedSegment:
         """The index of the segment number `at`. Raises NotLoaded."""
+        segment = self._memory.get(self._bases[at])
+        return self._sealed(at) if segment is None else segment
+
+    def _sealed(self, at: int) -> SealedSegment:
+        """The same, of one that is not in memory as long as it is open. Raises NotLoaded."""
         base = self._bases[at]
-        segment = self._memory.get(base)
-        if segment is not None:
-            return segment
         sealed = self._cache.get(base)
         if sealed is not None:
             self._cache.move_to_end(base)
@@ -215,9 +227,9 @@ class IndexedSegments:
         A segment in memory has no list of them: a queue without batches in it still had the next
         offset that it has where its next batch lies, or now."""
         for following in range(at, len(self._bases)):
-            segment = self._segment(following)
-            if isinstance(segment, SealedSegment):
-                return segment.start(key)
+            segment = self._memory.get(self._bases[following])
+            if segment is None:
+                return self._sealed(following).start(key)
             first = segment.first_offset(key)
             if first is not None:
                 return first

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
 from cometmq.errors import DiskRefused, LogError, LogInDoubt, LogStopped
-from cometmq.interfaces import FlushPolicy, StateView, Storage
+from cometmq.interfaces import FlushPolicy, Segment, StateView, Storage
 from cometmq.log.cutting import check_border
 from cometmq.log.drains import LogDrains
 from cometmq.log.idle import IdleMarks
@@ -143,36 +143,37 @@ class Log(LogDrains):
             self._stop(f"the log could not be cut at position {position}: {error}")
             raise LogStopped(self.stopped) from error
 
-    async def trim(self, position: int) -> int:
-        """Delete what lies before `position`, as far as whole segments allow; the new start.
+    async def trim(self, position: int) -> list[Segment]:
+        """Delete what lies before `position`, as far as whole segments allow; what went, see
+        `finish_trim`, which it begins with. The log then begins at `start`.
 
         The segment that becomes the first one has a whole and settled head checkpoint. Nothing is
         deleted before the trim itself is settled, and no more is given up while files of an
         earlier trim are still there. Raises NoSpace, LogStopped, LogInDoubt, and DiskRefused if
-        a file can't be deleted, see `finish_trim`.
+        a file can't be deleted.
         """
         writer = self._writer
-        await self.finish_trim()
+        gone = await self.finish_trim()
         settled, known = self.settled, dict(writer.checkpoints)
         target = await self._environment.threads.run(
             lambda: trim_target(self._storage, position, settled, writer.seed, known)
         )
         if target is None or target <= self.start:
-            return self.start
+            return gone
         settlement = self._settlement(self.append_control("trim", [Trim(target)]).end)
         self.write()
         await settlement
         await self.index.trim(target)
         self.start = target
-        await self._storage.trim_in_thread(target)
-        return target
+        return gone + await self._storage.trim_in_thread(target)
 
-    async def finish_trim(self) -> None:
-        """Delete the files that an earlier trim left, because they could not be deleted then.
-        Raises DiskRefused if they still can't, LogStopped, LogInDoubt."""
+    async def finish_trim(self) -> list[Segment]:
+        """Delete the files that an earlier trim left, because they could not be deleted then; the
+        segments that went by it, or in a try before that failed. Raises DiskRefused if files still
+        can't be deleted, LogStopped, LogInDoubt."""
         if self._writer.refusal is not None:
             raise self._writer.refusal
-        await self._storage.trim_in_thread(self.start)
+        return await self._storage.trim_in_thread(self.start)
 
     def raise_min_offsets(self, offsets: Mapping[tuple[int, int], int]) -> None:
         """Give up what lies below these offsets, by (incarnation, queue): readers hear at once

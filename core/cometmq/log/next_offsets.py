@@ -44,6 +44,15 @@ class NextOffsets:
         if next_offset > queues.get(queue, 0):
             queues[queue] = next_offset
 
+    def take(self, incarnation: int, queue: int, count: int) -> int:
+        """Give out the next so many offsets of the queue; returns the first of them."""
+        queues = self._topics.get(incarnation)
+        if queues is None:
+            queues = self._topics[incarnation] = {}
+        first = queues.get(queue, 0)
+        queues[queue] = first + count
+        return first
+
     def get(self, incarnation: int, queue: int) -> int:
         """The next offset; 0 for a queue that holds nothing yet."""
         queues = self._topics.get(incarnation)

@@ -24,18 +24,28 @@ LEVELS_HERE: tuple[Level, ...] = ("memory", "disk")
 """Levels that a log without replication can give."""
 
 
+_REACHABLE: dict[str | None, PositionName] = {
+    **{level: POSITION_OF[level] for level in LEVELS_HERE},
+    "appended": "appended",
+    "synced": "synced",
+    "settled": "settled",
+    "readable": "readable",
+}
+
+
 def position_of(level: Level | PositionName) -> PositionName:
     """The position that a level waits for. Raises NotAvailable for a level that needs more than
     this log has."""
+    name = _REACHABLE.get(level)
+    if name is not None:
+        return name
     if level == "quorum":
         raise NotAvailable(
             "level quorum needs replication, and no enabled plugin brings it; use disk, or enable"
             " one",
             "LEVEL_NOT_AVAILABLE",
         )
-    if level == "memory" or level == "disk":
-        return POSITION_OF[level]
-    return level
+    raise ValueError(f"no level and no position is called {level!r}")
 
 
 class LogPlaces:
@@ -57,7 +67,9 @@ class LogPlaces:
         self._environment = environment
         self._settings = settings = settings or LogSettings()
         self.default_level: Level = settings.level or flush_policy.default_level
-        position_of(self.default_level)
+        self._waited_for: dict[str | None, PositionName] = {**_REACHABLE}
+        self._waited_for[None] = position_of(self.default_level)
+        """The position of each level, and of no level."""
         self.state = State(views)
         self._positions = Positions(self.default_level, settings.max_unsynced_bytes)
         self._writer = LogWriter(storage, self.state, self._positions, environment.clock, settings)

@@ -46,45 +46,48 @@ def _call(callback: Callback, outcome: Outcome) -> None:
     try:
         callback(outcome)
     except Exception:
-        logger.exception("a waiter for a log position failed; the log goes on")
+        _tell_failure()
 
 
-class Waiters:
+def _tell_failure() -> None:
+    logger.exception("a waiter for a log position failed; the log goes on")
+
+
+class Waiters(deque[tuple[int, Callback]]):
     """Callbacks by position, lowest first."""
 
-    __slots__ = ("_items",)
-
-    def __init__(self) -> None:
-        self._items: deque[tuple[int, Callback]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._items)
+    __slots__ = ()
 
     def add(self, position: int, callback: Callback) -> None:
         """Keep a callback, behind those for the same position."""
-        items = self._items
-        at = len(items)
-        # Nearly always the highest so far: looked for from the end.
-        while at and items[at - 1][0] > position:
+        if not self or self[-1][0] <= position:
+            self.append((position, callback))
+            return
+        at = len(self) - 1
+        # Nearly always one of the highest: looked for from the end.
+        while at and self[at - 1][0] > position:
             at -= 1
-        items.insert(at, (position, callback))
+        self.insert(at, (position, callback))
 
     def any_up_to(self, position: int) -> bool:
         """Whether somebody waits for `position` or a place before it."""
-        return bool(self._items) and self._items[0][0] <= position
+        return bool(self) and self[0][0] <= position
 
     def reach(self, position: int) -> None:
         """Everybody up to `position` has what they waited for."""
-        items = self._items
-        while items and items[0][0] <= position:
-            _call(items.popleft()[1], Outcome.REACHED)
+        reached = Outcome.REACHED
+        while self and self[0][0] <= position:
+            _, callback = self.popleft()
+            try:
+                callback(reached)
+            except Exception:
+                _tell_failure()
 
     def cut(self, position: int, outcome: Outcome) -> None:
         """Everybody beyond `position` waits in vain."""
-        items = self._items
         gone: list[Callback] = []
-        while items and items[-1][0] > position:
-            gone.append(items.pop()[1])
+        while self and self[-1][0] > position:
+            gone.append(self.pop()[1])
         for callback in reversed(gone):
             _call(callback, outcome)
 
@@ -100,12 +103,20 @@ class Positions:
         self.on_readable: OnReadable | None = None
         self._readable_is = POSITION_OF[readable_level]
         self._max_unsynced = max_unsynced_bytes
-        self._waiters: dict[PositionName, Waiters] = {
-            "appended": Waiters(),
-            "synced": Waiters(),
-            "settled": Waiters(),
-            "readable": Waiters(),
+        self._appended = Waiters()
+        self._synced = Waiters()
+        self._settled = Waiters()
+        self._readable = Waiters()
+        self.waiters: dict[PositionName, Waiters] = {
+            "appended": self._appended,
+            "synced": self._synced,
+            "settled": self._settled,
+            "readable": self._readable,
         }
+        """Nothing beyond `appended` is reached: who waits for that goes straight there."""
+        self._await_sync = [self._synced, self._settled]
+        if self._readable_is != "appended":
+            self._await_sync.append(self._readable)
         self._unread: deque[tuple[int, QueueKey]] = deque()
 
     @property
@@ -130,26 +141,29 @@ class Positions:
         if position <= self._reached(name):
             _call(callback, Outcome.REACHED)
             return True
-        self._waiters[name].add(position, callback)
+        self.waiters[name].add(position, callback)
         return False
 
     def awaits_sync(self) -> bool:
         """Whether somebody waits for the disk at a place that is appended."""
-        waiters, appended = self._waiters, self.appended
-        if waiters["synced"].any_up_to(appended) or waiters["settled"].any_up_to(appended):
-            return True
-        if self._readable_is != "appended" and waiters["readable"].any_up_to(appended):
-            return True
-        return self.excess and waiters["appended"].any_up_to(appended)
+        appended = self.appended
+        for waiters in self._await_sync:
+            if waiters and waiters.any_up_to(appended):
+                return True
+        waiters = self._appended
+        return bool(waiters) and self.excess and waiters.any_up_to(appended)
 
     def waiting(self) -> int:
         """How many wait in all."""
-        return sum(map(len, self._waiters.values()))
+        return sum(map(len, self.waiters.values()))
 
     def move_appended(self, position: int) -> None:
         """Bytes up to `position` are in the page cache."""
         self.appended = position
-        self._waiters["appended"].reach(self._reached("appended"))
+        waiters = self._appended
+        if waiters:
+            trusted = self.synced + self._max_unsynced
+            waiters.reach(position if position < trusted else trusted)
         if self._readable_is == "appended":
             self._move_readable(position)
 
@@ -158,9 +172,9 @@ class Positions:
         if position <= self.synced:
             return
         self.synced = self.settled = position
-        self._waiters["appended"].reach(self._reached("appended"))
-        self._waiters["synced"].reach(position)
-        self._waiters["settled"].reach(position)
+        self._appended.reach(self._reached("appended"))
+        self._synced.reach(position)
+        self._settled.reach(position)
         if self._readable_is != "appended":
             self._move_readable(position)
 
@@ -176,12 +190,12 @@ class Positions:
             cut_keys.add(unread.pop()[1])
         # An entry may stand for several batches, some of them before the cut.
         unread.extend((position, key) for key in cut_keys if position > self.readable)
-        for waiters in self._waiters.values():
+        for waiters in self.waiters.values():
             waiters.cut(position, outcome)
 
     def drop_all(self) -> None:
         """The log stopped: nobody will ever know more."""
-        for waiters in self._waiters.values():
+        for waiters in self.waiters.values():
             waiters.cut(-1, Outcome.DROPPED)
 
     def _reached(self, name: PositionName) -> int:
@@ -191,10 +205,12 @@ class Positions:
 
     def _move_readable(self, position: int) -> None:
         start, self.readable = self.readable, position
-        queues: set[QueueKey] = set()
         unread = self._unread
-        while unread and unread[0][0] <= position:
-            queues.add(unread.popleft()[1])
-        if queues and self.on_readable is not None:
-            self.on_readable(start, position, queues)
-        self._waiters["readable"].reach(position)
+        if unread and unread[0][0] <= position:
+            queues = {unread.popleft()[1]}
+            while unread and unread[0][0] <= position:
+                queues.add(unread.popleft()[1])
+            if self.on_readable is not None:
+                self.on_readable(start, position, queues)
+        if self._readable:
+            self._readable.reach(position)

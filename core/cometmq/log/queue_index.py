@@ -84,6 +84,9 @@ class QueueIndex(QueueSizes):
     def next_offset_before(self, incarnation: int, queue: int, position: int) -> int:
         """The queue's next offset, counting only batches that end at or below `position`."""
         key = incarnation, queue
+        newest = self._open.next_offset_up_to(key, position)
+        if newest is not None:
+            return newest
         at = bisect_right(self._bases, position) - 1
         if at < 0:
             return self._start(0, key)

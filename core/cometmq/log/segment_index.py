@@ -146,6 +146,17 @@ class OpenSegment:
         columns = self._queues.get(key)
         return None if columns is None else columns[0][0]
 
+    def next_offset_up_to(self, key: QueueKey, position: int) -> int | None:
+        """Behind the queue's last batch here, if that one ends at or below `position`, as nearly
+        all do; None if it doesn't, or if there is none."""
+        columns = self._queues.get(key)
+        if columns is None:
+            return None
+        bases, spans, positions, sizes, _ = columns
+        if positions[-1] + sizes[-1] > position:
+            return None
+        return bases[-1] + spans[-1]
+
     def cut(self, position: int) -> None:
         """Forget the batches that end behind `position`; the segment is open again."""
         self.sealed = False

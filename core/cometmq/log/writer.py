@@ -29,6 +29,7 @@ from cometmq.log.records import EpochStart, SegmentStart
 from cometmq.log.settings import Appended, LogSettings
 from cometmq.log.state import State
 
+_MESSAGES = int(Kind.MESSAGES)
 SMOOTHED_MS = 60_000
 """A wall clock that steps back by no more than this is waited for; a larger step is followed."""
 COPIED_BYTES = 4096
@@ -72,8 +73,11 @@ class LogWriter:
         self._buffers: list[Buffer] = []
         self._drained = 0
         self._base: int | None = None
+        self._full_at = 0
         self._batches = 0
         self._first_message_s: float | None = None
+        self.is_old = False
+        """The segment is to close because of its age."""
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -97,7 +101,9 @@ class LogWriter:
             batch = parse(batch)
         if self.refusal is not None:
             raise self.refusal
-        now = self._look_at_clock()
+        store_time = self._clock.wall_ms()
+        if not self.store_time <= store_time <= self.store_time + STEP_MS:
+            store_time = self._stamp_time(self._look_at_clock())
         position = self.end
         length = batch.length
         end = position + length
@@ -105,11 +111,10 @@ class LogWriter:
             self._storage.allocate(end)
         except OSError as error:
             raise _no_ground(error) from error
-        store_time = self._stamp_time(now)
-        next_offsets = self._state.next_offsets
-        base_offset = next_offsets.get(incarnation, queue)
+        base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
         view = batch.view
-        head = bytearray(view if length <= COPIED_BYTES else view[:STAMPED_BYTES])
+        whole = length <= COPIED_BYTES
+        head = bytearray(view if whole else view[:STAMPED_BYTES])
         stamp(
             head,
             log_id_seed=self.seed,
@@ -124,20 +129,24 @@ class LogWriter:
             origin_position=origin_position,
             flags=FLAG_AMENDED if amended else 0,
         )
-        next_offset = base_offset + batch.count
-        next_offsets.advance(incarnation, queue, next_offset)
-        self.index.add(incarnation, queue, base_offset, next_offset, position, length, store_time)
-        self._positions.note_messages(end, (incarnation, queue))
+        key = incarnation, queue
+        self.index.take(key, base_offset, batch.count, position, length, store_time)
+        self._positions.note_messages(end, key)
         self._buffers.append(head)
-        if length > COPIED_BYTES:
+        if not whole:
             self._buffers.append(view[STAMPED_BYTES:])
-        if self._state.message_views:
-            self._show(batch, head)
+        views = self._state.message_views
+        if views:
+            # What they see is stamped, but its bytes aren't copied and not proven a second time,
+            # which would cost more than all the rest of an append.
+            batch.take_stamp(head)
+            for guest in views:
+                guest.apply(batch)
         if self._first_message_s is None:
             self._first_message_s = self._clock.monotonic_s()
         self.end = end
         self.store_time = store_time
-        self.last_kind = Kind.MESSAGES
+        self.last_kind = _MESSAGES
         self._batches += 1
         self._drained += 1
         return Appended(position, end, base_offset, store_time)
@@ -192,8 +201,10 @@ class LogWriter:
         self.index.open(base)
         self.epoch += new_epoch
         self._base = base
+        self._full_at = base + self._settings.segment_bytes
         self._batches = 0
         self._first_message_s = None
+        self.is_old = False
         self._checkpoint = None
         self._checkpoint_bytes = 0
         now = self._clock.wall_ms()
@@ -211,14 +222,11 @@ class LogWriter:
         """Whether the segment should close now."""
         if self._checkpoint is not None or not self._batches:
             return False
-        settings, size = self._settings, self.end - self.base
-        if size >= settings.segment_bytes:
+        if self.end >= self._full_at or self.is_old:
             return True
-        if self._batches >= settings.segment_batches:
-            if size >= CHECKPOINT_SHARE * self._checkpoint_bytes:
-                return True
-        first = self._first_message_s
-        return first is not None and self._clock.monotonic_s() - first >= settings.segment_age_s
+        if self._batches < self._settings.segment_batches:
+            return False
+        return self.end - self.base >= CHECKPOINT_SHARE * self._checkpoint_bytes
 
     @property
     def base(self) -> int:
@@ -299,13 +307,6 @@ class LogWriter:
         self.last_kind = number
         self._drained += 1
         return Appended(position, end, 0, store_time)
-
-    def _show(self, batch: Batch, head: bytearray) -> None:
-        """Let views that want messages see the batch as it is stamped: its bytes aren't copied and
-        not proven a second time, which would cost more than all the rest of an append."""
-        batch.take_stamp(head)
-        for guest in self._state.message_views:
-            guest.apply(batch)
 
     def _stamp_time(self, now: int) -> int:
         last = self.store_time

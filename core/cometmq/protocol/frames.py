@@ -11,6 +11,7 @@ from cometmq.environment import Buffer
 from cometmq.errors import ProtocolError
 
 PREFIX = struct.Struct("<QHI")
+_PREFIX_BYTES = PREFIX.size
 ONE_FRAME_BYTES = 8192
 FRAMES_MAX = 16
 EVENT_ID = 0
@@ -39,23 +40,27 @@ def pack(
 
 def unpack(frames: Sequence[Buffer]) -> tuple[int, int, memoryview, list[memoryview]]:
     """(request id, operation or status, header bytes, body pieces). Raises ProtocolError."""
-    if not 1 <= len(frames) <= FRAMES_MAX:
-        raise ProtocolError(f"a message of {len(frames)} frames; 1 to {FRAMES_MAX} are allowed")
+    more = len(frames) - 1
+    if more and not 0 < more < FRAMES_MAX:
+        raise ProtocolError(f"a message of {more + 1} frames; 1 to {FRAMES_MAX} are allowed")
     head = memoryview(frames[0])
-    if len(head) < PREFIX.size:
-        raise ProtocolError(f"a first frame of {len(head)} bytes; the prefix has {PREFIX.size}")
+    size = len(head)
+    if size < _PREFIX_BYTES:
+        raise ProtocolError(f"a first frame of {size} bytes; the prefix has {_PREFIX_BYTES}")
     request_id, code, header_length = PREFIX.unpack_from(head)
-    end = PREFIX.size + header_length
-    if end > len(head):
-        raise ProtocolError(f"a header of {header_length} bytes in a frame of {len(head)}")
-    body = [memoryview(frame) for frame in frames[1:]]
-    if end < len(head):
-        body.insert(0, head[end:])
-    return request_id, code, head[PREFIX.size : end], body
+    end = _PREFIX_BYTES + header_length
+    if end > size:
+        raise ProtocolError(f"a header of {header_length} bytes in a frame of {size}")
+    body = [head[end:]] if end < size else []
+    if more:
+        body += map(memoryview, frames[1:])
+    return request_id, code, head[_PREFIX_BYTES:end], body
 
 
 def split(body: Sequence[memoryview], sizes: Sequence[int]) -> list[memoryview]:
     """Cut the body into pieces of the given sizes. Raises ProtocolError unless it fits exactly."""
+    if len(body) == 1 and len(sizes) == 1 and 0 < len(body[0]) == sizes[0]:
+        return list(body)
     pieces: list[memoryview] = []
     frame = 0
     at = 0

@@ -25,7 +25,7 @@ def decide(view: Producers, key: Key, batch: Batch, place: Place) -> Answer | Re
         return None if not sequence else _refuse("UNKNOWN_PRODUCER", batch, _UNKNOWN)
     if epoch < last.epoch:
         return _refuse("FENCED", batch, f"its producer's epoch {epoch} ended with {last.epoch}")
-    expected = last.next_sequence if epoch == last.epoch else 0
+    expected = last.sequence + last.count if epoch == last.epoch else 0
     if sequence == expected:
         return None
     if sequence > expected:

@@ -77,7 +77,10 @@ class Producers:
     def last(self, key: Key) -> Sent | None:
         """The last batch there; None for nobody we know."""
         sent = self._places.get(key)
-        return None if sent is None or self._is_idle(sent) else sent[-1]
+        if sent is None:
+            return None
+        last = sent[-1]
+        return last if self._store_time - last.store_time <= self._idle_ms else None
 
     def window(self, key: Key) -> list[Sent]:
         """The batches that may be repeated, newest first: those that lead up to the last one

@@ -82,7 +82,7 @@ class Connection:
         because more than the credit is queued. The frames must not be changed afterwards."""
         if self.gone:
             return False
-        if self._over_credit(frames):
+        if self._outbox.cost_bytes and self._over_credit(frames):
             self.flush()
             if self._over_credit(frames):
                 self._hub.drop(self, "too_slow")
@@ -147,11 +147,11 @@ class Connection:
                 break
             messages += decoder.came(size, max(1, last - decoder.seen))
             most_bytes -= size
-            if size < sum(map(len, buffers)):
+            if size < len(buffers[0]) or size < sum(map(len, buffers)):
                 break  # that was all, most likely; if not, the listener comes again
-        for reply in decoder.replies:
-            self._outbox.put_raw(reply)
         if decoder.replies:
+            for reply in decoder.replies:
+                self._outbox.put_raw(reply)
             decoder.replies = []
             self.flush()
         if ended or decoder.fault:
@@ -173,7 +173,7 @@ class Connection:
         """Send what the system takes."""
         outbox = self._outbox
         self.blocked = False
-        while outbox:
+        while outbox.cost_bytes:
             buffers = outbox.gathered()
             try:
                 size = self._socket.sendmsg(buffers)

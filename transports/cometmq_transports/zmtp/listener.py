@@ -38,6 +38,8 @@ _SILENT_S = 10.0
 _MOMENT_S = 0.2
 """For the last replies to arrive, and for the client to close."""
 _REST_S = 1.0
+_READABLE = select.EPOLLIN
+_WRITABLE = select.EPOLLOUT
 _BROKEN = select.EPOLLHUP | select.EPOLLERR
 
 
@@ -55,6 +57,7 @@ class ZmtpListener:
     ) -> None:
         self.address = address
         self.credit_bytes = limits.credit_bytes
+        self._turn_bytes = max(SHARE_BYTES_MIN, min(DRAIN_BYTES, limits.credit_bytes // 4))
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.counters: Counter[str] = Counter()
         """What was dropped or failed, by reason."""
@@ -144,19 +147,23 @@ class ZmtpListener:
                 self._receiver.received(drain)
         finally:
             self._stepping = False
-            sending, self._sending = self._sending, {}
-            for connection in sending:
-                connection.push()
-            self._announce()
+            if self._sending:
+                sending, self._sending = self._sending, {}
+                for connection in sending:
+                    connection.push()
+            if self._left:
+                self._announce()
             if self._unfinished:
                 self._look_soon()
             elif self._spin_s and 0 < len(drain) <= self._answers:
                 self._spin()
 
     def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
-        callers = list(islice(self._unfinished, CALLERS_MAX))
-        for connection in callers:
-            del self._unfinished[connection]
+        callers: list[Connection] = []
+        if self._unfinished:
+            callers += islice(self._unfinished, CALLERS_MAX)
+            for connection in callers:
+                del self._unfinished[connection]
         for descriptor, event in self._epoll.poll(0, CALLERS_MAX):
             caller = self._connections.get(descriptor)
             if caller is None:  # the acceptor's, or one of a connection dropped just now
@@ -167,13 +174,14 @@ class ZmtpListener:
             elif event & _BROKEN and caller.paused:
                 self.drop(caller)
             else:
-                if event & select.EPOLLOUT:
+                if event & _WRITABLE:
                     caller.flush()
-                if event & ~select.EPOLLOUT and not caller.pending:
+                if event & ~_WRITABLE and not caller.pending:
                     callers.append(caller)
-        share = max(1, len(callers))
-        frames = max(SHARE_FRAMES_MIN, DRAIN_FRAMES // share)
-        size = max(SHARE_BYTES_MIN, min(DRAIN_BYTES // share, self.credit_bytes // 4))
+        frames, size = DRAIN_FRAMES, self._turn_bytes
+        if len(callers) > 1:
+            frames = max(SHARE_FRAMES_MIN, frames // len(callers))
+            size = max(SHARE_BYTES_MIN, min(size, DRAIN_BYTES // len(callers)))
         for connection in callers:
             if not connection.gone and not connection.paused:
                 self._read(connection, frames, size, drain)
@@ -185,7 +193,7 @@ class ZmtpListener:
         size: int,
         drain: list[tuple[Peer, Sequence[Buffer]]],
     ) -> None:
-        was_ready = connection.ready
+        was_ready = connection.heard or connection.ready
         messages = connection.read(frames, size)
         if messages:
             if not connection.heard:
@@ -193,10 +201,11 @@ class ZmtpListener:
                 self._set_timer(connection)
                 if connection.gone:
                     self._left.append(connection)
-            drain.extend([(connection, message) for message in messages])
+            for message in messages:
+                drain.append((connection, message))
         elif connection.ready and not was_ready and not connection.gone:
             self._set_timer(connection, _SILENT_S, "silent")
-        if connection.pending or connection.interest != select.EPOLLIN:
+        if connection.pending or connection.interest != _READABLE:
             self.changed(connection)
 
     def _announce(self) -> None:
