@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from cometmq.batch import (
     BatchError,
+    ProducerTuple,
     RecordTuple,
     amend,
     cut,
     decode_messages,
     decode_records,
+    encode,
     encode_messages,
     parse,
     seed,
@@ -105,6 +107,17 @@ def test_the_table_is_the_same_whichever_way_the_lengths_were_found(
     each = parse(encode_messages("orders", 1, [(TIME, b"", "", (), {"a": "b"}), *records]))
     assert whole.lengths == each.lengths[1:]
     assert whole.records[5:] == each.records[5 + each.lengths[0] :]
+
+
+@steady
+@given(plain_records | full_records, st.none() | st.tuples(u64, u64, u64))
+def test_a_record_alone_makes_the_bytes_that_the_way_for_many_makes(
+    record: RecordTuple, producer: ProducerTuple | None
+) -> None:
+    alone = encode_messages("orders", 1, [record], producer=producer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "LONE_BYTES_MAX", -1)
+        assert encode_messages("orders", 1, [record], producer=producer) == alone
 
 
 @steady

@@ -34,6 +34,9 @@ class KnowingRig(ClientRig):
     """The producer's inside, and a broker that stores a numbered batch once. Sends wait in `held`
     until the test lets the broker `handle` them, in their order."""
 
+    lone = False
+    """Whether messages take the short way where they may."""
+
     def __init__(self, *, queues: int = 1, **options: Any) -> None:
         super().__init__(queues=queues)
         self.broker.features = [SEQUENCES]
@@ -46,7 +49,13 @@ class KnowingRig(ClientRig):
 
     def send_soon(self, number: int, key: str | None = None) -> Receipt:
         body = b"%d " % number + bytes(BODY)
-        receipt = self.start(self.producer.append(Message("t", body, sharding_key=key), None))
+        message = Message("t", body, sharding_key=key)
+        batch = self.producer.begin_lone(message, None) if self.lone else None
+        if batch is not None:
+            self.engine.send_now()
+            self.step()
+            return Receipt(batch, batch.sealed[0])
+        receipt = self.start(self.producer.append(message, None))
         self.step()
         return receipt.result()
 
@@ -101,6 +110,12 @@ class KnowingRig(ClientRig):
         answers[sequence] = SendResultPart(Status.OK, batch.queue_claim, offset, 1, 1, 1000)
         self.rows[producer, batch.queue_claim] = (last, expected + batch.count, answers)
         return answers[sequence]
+
+
+@pytest.fixture(params=["by the flow", "alone if possible"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How messages go: what becomes of them must not depend on it."""
+    monkeypatch.setattr(KnowingRig, "lone", request.param == "alone if possible")
 
 
 def refusing(*numbers: int, status: int) -> Verdict:

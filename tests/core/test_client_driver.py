@@ -249,6 +249,7 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(producer: Producer) -> No
     if child == 0:
         told = 0
         calls: list[Callable[[], object]] = [
+            lambda: producer.send(Message("orders", b"x")),
             lambda: producer.send_soon(Message("orders", b"x")),
             lambda: producer.send_many([Message("orders", b"x")]),
             producer.flush,

@@ -36,12 +36,20 @@ DESCRIBE = Operation.TOPIC_DESCRIBE
 class ProducerRig(ClientRig):
     """The producer's inside."""
 
+    lone = False
+    """Whether messages take the short way where they may."""
+
     def __init__(self, *, queues: int = 4, limits: Limits | None = None, **options: Any) -> None:
         super().__init__(queues=queues, limits=limits)
         self.producer = Accumulator(self.engine, ProducerOptions(**options), self, nullcontext())
 
     def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
-        """As the faces do it: fast if possible, else by the flow."""
+        """As the faces do it: alone or fast if possible, else by the flow."""
+        batch = self.producer.begin_lone(message, level) if self.lone else None
+        if batch is not None:
+            self.engine.send_now()
+            self.step()
+            return Receipt(batch, batch.sealed[0])
         receipt = self.producer.append_fast(message, level)
         if receipt is None:
             return self.run(self.producer.append(message, level))
@@ -63,6 +71,12 @@ class ProducerRig(ClientRig):
         """Store what it sends and say so."""
         request.answer(Answer(self.broker.store(request)))
         self.step()
+
+
+@pytest.fixture(params=["by the flow", "alone if possible"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How messages go: what becomes of them must not depend on it."""
+    monkeypatch.setattr(ProducerRig, "lone", request.param == "alone if possible")
 
 
 def orders(number: int = 0, **fields: Any) -> Message:

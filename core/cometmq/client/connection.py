@@ -111,11 +111,13 @@ class Connection:
         body: Sequence[Buffer] = (),
     ) -> Call[S]:
         """Keep a request until it is answered; it fails at its deadline."""
-        call = Call(self._new_id(), operation, header, body, reply_type, deadline_s)
-        self.pending[call.id] = call
+        request_id = self._next_id
+        self._next_id += 1
+        call = Call(request_id, operation, header, body, reply_type, deadline_s)
+        self.pending[request_id] = call
         self._queue.append(call)
         if deadline_s != NEVER:
-            heappush(self._deadlines, (deadline_s, call.id))
+            heappush(self._deadlines, (deadline_s, request_id))
         return call
 
     def abandon(self, call: Call[Any]) -> None:
@@ -178,10 +180,12 @@ class Connection:
                 return False
             self._urgent = None
             went = True
-        while self.state is State.READY and self._queue:
+        while self._queue and self.state is State.READY:
             call = self._queue[0]
-            fits = self._used_bytes + call.size_bytes <= self.limits.credit_bytes
-            if not (fits or not self._used_bytes) or not send(call.frames):
+            used_bytes = self._used_bytes
+            if used_bytes and used_bytes + call.size_bytes > self.limits.credit_bytes:
+                break
+            if not send(call.frames):
                 break
             self._queue.popleft()
             went = True

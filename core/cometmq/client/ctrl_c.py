@@ -35,10 +35,10 @@ class CtrlC:
 
     def is_noted(self) -> bool:
         """Whether the calling thread should come to an end."""
-        return self._noted and _is_main()
+        return self._noted and get_ident() == _main_ident
 
     def __enter__(self) -> None:
-        if _is_main() and _signal.getsignal(_SIGINT) is default_int_handler:
+        if get_ident() == _main_ident and _signal.getsignal(_SIGINT) is default_int_handler:
             self._held = True
             _signal.signal(_SIGINT, self._note)
 
@@ -48,7 +48,7 @@ class CtrlC:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not (self._held and _is_main()):
+        if not self._held or get_ident() != _main_ident:
             return
         noted, self._noted, self._held = self._noted, False, False
         _signal.signal(_SIGINT, default_int_handler)
@@ -58,10 +58,6 @@ class CtrlC:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted = True
         self._wake()
-
-
-def _is_main() -> bool:
-    return get_ident() == _main_ident
 
 
 def _after_fork() -> None:

@@ -142,13 +142,12 @@ class Accumulator:
         state = self.topics.get(message.topic)
         if state is None:
             return None
-        body, size_bytes = measure(message, self.engine.connection.limits)
+        engine, options = self.engine, self.options
+        body, size_bytes = measure(message, engine.connection.limits)
         queue = self._queue_of(state, message.sharding_key)
-        now_s = self.engine.now_s()
-        deadline_s = now_s + self.options.send_timeout
-        batch = Batch(
-            state, queue, level or self.options.level, size_bytes, deadline_s, self._owner
-        )
+        now_s = engine.now_s()
+        deadline_s = now_s + options.send_timeout
+        batch = Batch(state, queue, level or options.level, size_bytes, deadline_s, self._owner)
         batch.records = [record_of(self._wall_ms(), body, message)]
         state.used(queue)
         if now_s - state.route.known_at_s >= REFRESH_S:

@@ -75,20 +75,12 @@ def header_bytes(message: Message, limits: Limits) -> int:
 
 
 def measure(message: Message, limits: Limits) -> tuple[bytes, int]:
-    """The body as bytes, and an upper bound of what the message takes in a batch.
+    """The body as bytes that nobody can change any more, and an upper bound of what the message
+    takes in a batch.
 
-    Raises Refused for a message that no broker with these limits would take.
+    Raises Refused for what no broker with these limits would take: no bytes, too many, texts that
+    are none, or no Message at all.
     """
-    body = plain_body(message, limits)
-    size_bytes = len(body) + RECORD_BYTES
-    if message.tag or message.keys or message.properties:
-        size_bytes += header_bytes(message, limits)
-    return body, size_bytes
-
-
-def plain_body(message: Message, limits: Limits) -> bytes:
-    """The body as bytes that nobody can change any more. Raises Refused: no bytes, or too many,
-    or no Message at all."""
     if not isinstance(message, Message):
         raise Refused(
             f"{type(message).__name__} is no message: send Message(topic, body)", "BAD_REQUEST"
@@ -96,14 +88,18 @@ def plain_body(message: Message, limits: Limits) -> bytes:
     body = message.body
     if type(body) is not bytes:
         body = _as_bytes(message.topic, body)
-    most = limits.batch_bytes - BATCH_OVERHEAD_BYTES
-    if len(body) > most:
+    size_bytes = len(body)
+    if size_bytes > limits.batch_bytes - BATCH_OVERHEAD_BYTES:
         raise Refused(
-            f"a body of {len(body):,} bytes for {message.topic}; this broker takes at most "
-            f"{most:,}: split it, or raise limits.batch_bytes at the broker",
+            f"a body of {size_bytes:,} bytes for {message.topic}; this broker takes at most "
+            f"{limits.batch_bytes - BATCH_OVERHEAD_BYTES:,}: split it, or raise "
+            "limits.batch_bytes at the broker",
             "TOO_LARGE",
         )
-    return body
+    size_bytes += RECORD_BYTES
+    if message.tag or message.keys or message.properties:
+        size_bytes += header_bytes(message, limits)
+    return body, size_bytes
 
 
 def _as_bytes(topic: str, body: object) -> bytes:

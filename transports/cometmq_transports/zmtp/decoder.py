@@ -99,9 +99,11 @@ class Decoder:
         """Where the next bytes belong, one buffer after the other."""
         if self._body is not None:
             return [self._body_view[self._filled :], self._scratch]
+        if not self._rest:
+            self._carried = 0
+            return [self._scratch]
         self._carried = carried = len(self._rest) - self._at
-        if carried:
-            self._scratch[:carried] = self._rest[self._at :]
+        self._scratch[:carried] = self._rest[self._at :]
         return [self._scratch[carried:]]
 
     def came(self, size: int, most: int) -> list[Message]:
