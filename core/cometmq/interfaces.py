@@ -99,7 +99,7 @@ class Storage(Protocol):
         """Unlink the segments that end at or below `position`, oldest first, with their side
         files. Never the active one. Returns what went. What could not be unlinked is tried again
         first by the next call. Raises DiskRefused if a file can't be unlinked: then all segments
-        have left `segments`, and younger files stay."""
+        have left `segments`, younger files stay, and what went is returned by the next call."""
 
     async def trim_in_thread(self, position: int) -> list[Segment]:
         """The same without blocking the loop: the segments leave `segments` at once, their files

@@ -265,12 +265,12 @@ async def three_segments(kit: LogKit) -> list[int]:
 async def test_a_trim_deletes_whole_segments_and_moves_min_offsets(kit: LogKit) -> None:
     bases = await three_segments(kit)
     log = kit.log
-    assert await log.trim(bases[2] - 1) == bases[1]
+    assert [segment.base for segment in await log.trim(bases[2] - 1)] == bases[:1]
     assert [segment.base for segment in kit.storage.segments()] == bases[1:]
     assert (log.start, log.min_offset(1, 0), log.min_offset(1, 1)) == (bases[1], 5, 1)
     result = await log.read(1, 0, 2, 1 << 20)
     assert (result.status, result.next_offset) == (Status.EXPIRED, 5)
-    assert await log.trim(bases[1]) == bases[1]
+    assert await log.trim(bases[1]) == [] and log.start == bases[1]
     kit.kill()
     log = await kit.open()
     assert (log.start, log.min_offset(1, 0), log.next_offset(1, 0)) == (bases[1], 5, 15)
@@ -288,7 +288,8 @@ async def test_nothing_is_deleted_before_the_trim_is_settled(kit: LogKit) -> Non
     assert len(kit.storage.segments()) == 3 and kit.log.min_offset(1, 0) == 0
     kit.environment.files.release_syncs()
     await kit.settle()
-    assert await trimming == bases[1]
+    assert [segment.base for segment in await trimming] == bases[:1]
+    assert kit.log.start == bases[1]
     assert len(kit.storage.segments()) == 2
 
 
@@ -298,6 +299,7 @@ async def test_a_trim_never_goes_past_the_last_segment_nor_past_one_without_a_ch
 ) -> None:
     bases = await three_segments(kit)
     kit.flip(kit.log._writer.checkpoints.pop(bases[1]) - 1)
-    assert await kit.log.trim(bases[1]) == 0
-    assert await kit.log.trim(10**12) == bases[2]
+    assert await kit.log.trim(bases[1]) == [] and kit.log.start == 0
+    assert [segment.base for segment in await kit.log.trim(10**12)] == bases[:2]
+    assert kit.log.start == bases[2]
     assert [segment.base for segment in kit.storage.segments()] == [bases[2]]

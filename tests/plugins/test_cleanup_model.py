@@ -24,7 +24,7 @@ from cometmq.broker.jobs import Jobs
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.topics import Topics
 from cometmq.errors import DiskRefused, LogError, NoSpace
-from cometmq.interfaces import DiskPressure, Refuse
+from cometmq.interfaces import DiskPressure, Refuse, Segment
 from cometmq.log import Log, LogSettings, RecoveryReport
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.environment import SeededRandom, VirtualEnvironment
@@ -296,7 +296,7 @@ class World:
     def _judge_trims(self) -> None:
         trim = self.log.trim
 
-        async def judged(position: int) -> int:
+        async def judged(position: int) -> list[Segment]:
             self._judge(position)
             try:
                 return await trim(position)

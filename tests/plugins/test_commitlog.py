@@ -268,6 +268,20 @@ def test_the_reserve_is_made_again_when_there_is_room() -> None:
     assert file.read(0, RESERVE) == bytes(RESERVE)
 
 
+def test_what_a_trim_deleted_before_it_failed_is_told_by_the_next_one() -> None:
+    files = FaultyFiles()
+    storage = begun(files)
+    for base in range(3):
+        append(storage, base, b"x")
+        storage.begin(base + 1)
+    files.fail("unlink", errno.EACCES, name=".seg", skip=1)
+    with pytest.raises(DiskRefused, match="can't be deleted"):
+        storage.trim(3)
+    assert bases(storage.segments()) == [3]
+    assert bases(storage.trim(3)) == [0, 1, 2]
+    assert storage.trim(3) == []
+
+
 def test_a_piece_of_the_reserve_is_made_up_for() -> None:
     files = FaultyFiles()
     storage = begun(files)

@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias, TypeVar
 
 from cometmq.environment import Clock
 from cometmq.errors import DiskRefused
+from cometmq.interfaces import Segment
 from cometmq.log import Log
 from cometmq_plugins.cleanup.disk import Disk, DiskWatch
 from cometmq_plugins.cleanup.messages import Gone
@@ -30,9 +29,6 @@ from cometmq_plugins.cleanup.rules import (
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Wanted: TypeAlias = Callable[[], Awaitable[int | None]]
 
 REMEMBERED = 100
 """Of the segments that went last."""
@@ -73,10 +69,8 @@ class Cleaner:
         """Segments and bytes by reason."""
         self.stuck = ""
         """What can't be deleted, and why; empty when nothing is."""
-        self._unfinished = True
-        """Whether files may be left of a deletion that was begun: at a start nobody knows."""
-        self._begun: list[Gone] = []
-        """The segments that it was begun for."""
+        self._begun: dict[int, Gone] = {}
+        """By base: what is to be said of segments once they are gone."""
 
     @property
     def busy(self) -> bool:
@@ -89,9 +83,10 @@ class Cleaner:
         more is given up until the files are gone."""
         went: list[Gone] = []
         async with self._lock:
-            disk = self._look()
-            if self._unfinished and not (self._log.in_doubt or self._log.stopped):
-                await self._finish()
+            try:
+                if not (self._log.in_doubt or self._log.stopped):
+                    await self._deleted(self._log.finish_trim())
+            finally:
                 disk = self._look()
             if not (due or disk.mark):
                 return went
@@ -109,16 +104,14 @@ class Cleaner:
     async def plan(self, expired: Mapping[Key, int]) -> list[Gone]:
         """What a run at the time of the day for it would delete now, once min offsets are raised
         to `expired`."""
-        disk, wanted = self._watch.look(), await self._retainer.wanted_from(expired)
+        disk, kept_from = self._watch.look(), await self._retainer.wanted_from(expired)
         segments = self._sealed()
-
-        async def known() -> int | None:
-            return wanted
-
         free, planned = disk.bytes_free, list[Gone]()
         for at, segment in enumerate(segments):
             mark = mark_of(used_percent(disk.bytes_total, free), self._options)
-            reason = await self._reason(segments[at:], mark, known, due=True)
+            old = await self._is_old(segments[at:], mark, due=True)
+            held = kept_from is not None and segment.end > kept_from
+            reason = reason_to_go(mark, due=True, old=old, held=held)
             if reason is None:
                 break
             planned.append(await self._told(segment, reason))
@@ -128,45 +121,37 @@ class Cleaner:
             planned.append(await self._told(last, "forced"))
         return planned
 
-    async def _finish(self) -> None:
-        """Go on with a deletion that failed."""
-        await self._told_if_stuck(self._log.finish_trim)
-        self._unfinished = False
-        begun, self._begun = self._begun, []
-        for gone in begun:
-            if gone.base < self._log.start:
-                self._note(gone)
-
-    async def _told_if_stuck(self, delete: Callable[[], Awaitable[T]]) -> T:
-        """Delete, and tell of a failure once."""
+    async def _deleted(self, deletion: Awaitable[list[Segment]]) -> list[Gone]:
+        """Note what a deletion deletes, also of what was begun before; tell of a failure once."""
         try:
-            result = await delete()
+            segments = await deletion
         except DiskRefused as error:
             if str(error) != self.stuck:
                 self.stuck = str(error)
                 logger.error("%s", error)
             raise
         self.stuck = ""
-        return result
+        # What a start before this one left was nobody's here.
+        removed = [self._begun.pop(it.base) for it in segments if it.base in self._begun]
+        for gone in removed:
+            self._note(gone)
+        return removed
 
     async def _remove_oldest(self, disk: Disk, due: bool) -> list[Gone]:
         """Delete the oldest segment if it has to go, or the fewest that can go at once: where a
         crash left a segment without a whole checkpoint, the log can't begin."""
         segments = self._sealed()
-        removed: list[Gone] = []
         for at, segment in enumerate(segments):
+            old = await self._is_old(segments[at:], disk.mark, due=due)
             # Asked each time: in a long run, people alter what is to be kept.
-            wanted = self._retainer.wanted_from
-            reason = await self._reason(segments[at:], disk.mark, wanted, due=due)
+            kept_from = await self._retainer.wanted_from() if old else None
+            held = kept_from is not None and segment.end > kept_from
+            reason = reason_to_go(disk.mark, due=due, old=old, held=held)
             if reason is None:
-                return []
-            removed.append(await self._told(segment, reason))
-            self._begun, self._unfinished = removed, True
-            start = await self._told_if_stuck(partial(self._log.trim, segment.end))
-            self._begun, self._unfinished = [], False
-            if start > segment.base:
-                for gone in removed:
-                    self._note(gone)
+                break
+            self._begun[segment.base] = await self._told(segment, reason)
+            removed = await self._deleted(self._log.trim(segment.end))
+            if removed:
                 return removed
         return []
 
@@ -194,25 +179,17 @@ class Cleaner:
             await clock.sleep(READY_AGAIN_S)
         return True
 
-    async def _reason(
-        self, segments: Sequence[SegmentFacts], mark: Mark, wanted: Wanted, *, due: bool
-    ) -> Reason | None:
-        """Why the first of these goes now. `wanted` tells the position from which on topics keep
-        what is theirs."""
-        if mark in ("forced", "refuse"):
-            return reason_to_go(mark, due=due, old=False, held=False)
-        if not due and mark != "space":
-            return None
+    async def _is_old(self, segments: Sequence[SegmentFacts], mark: Mark, *, due: bool) -> bool:
+        """Whether the first of these is too old; False where nobody needs to know."""
+        if mark in ("forced", "refuse") or not (due or mark):
+            return False
         now_ms, known = self._trusted.now_ms(), list[SegmentFacts]()
         for segment in segments:
             newest_ms = await self._log.newest_time(segment.base)
             known.append(segment._replace(newest_ms=newest_ms))
             if newest_ms is not None and newest_ms <= now_ms:
                 break
-        old = is_old(known, now_ms, self._options.max_age_hours * HOUR_MS)
-        kept_from = await wanted() if old else None
-        held = kept_from is not None and segments[0].end > kept_from
-        return reason_to_go(mark, due=due, old=old, held=held)
+        return is_old(known, now_ms, self._options.max_age_hours * HOUR_MS)
 
     def _sealed(self) -> list[SegmentFacts]:
         """All but the one that is written to."""

@@ -316,23 +316,20 @@ class SegmentStorage:
         """Remove what lies whole below `position`; the last segment always stays."""
         self._check_writable()
         self._doomed.add(take_off(self._table, self._unsynced, position))
-        gone = []
-        for segment, paths in self._doomed.each():
+        for paths in self._doomed.each():
             self._doomed.unlink(paths)
-            gone.append(segment)
-        return self._trimmed(gone)
+        return self._trimmed()
 
     async def trim_in_thread(self, position: int) -> list[Segment]:
         """The same, unlinking in a thread: to free a gigabyte takes a file system a while."""
         self._check_writable()
         self._doomed.add(take_off(self._table, self._unsynced, position))
-        gone = []
-        for segment, paths in self._doomed.each():
+        for paths in self._doomed.each():
             await self._threads.run(partial(self._doomed.unlink, paths))
-            gone.append(segment)
-        return self._trimmed(gone)
+        return self._trimmed()
 
-    def _trimmed(self, gone: list[Segment]) -> list[Segment]:
+    def _trimmed(self) -> list[Segment]:
+        gone = self._doomed.take_gone()
         if gone:
             self._restore_reserve()
         return gone

@@ -36,20 +36,27 @@ class Doomed:
         self._files = files
         self._folder = folder
         self._waiting: deque[tuple[Segment, list[str]]] = deque()
+        self._gone: list[Segment] = []
+        """Those whose files are unlinked, and that nobody was told of."""
 
     def add(self, gone: dict[Entry, list[str]]) -> None:
         """These too, which are younger."""
         for entry, paths in gone.items():
             self._waiting.append((Segment(entry.base, entry.size, entry.path), paths))
 
-    def each(self) -> Iterator[tuple[Segment, list[str]]]:
-        """Those that are there, and their files; each is forgotten once its turn is over without
-        an error."""
+    def each(self) -> Iterator[list[str]]:
+        """The files of each; it has gone once its turn is over without an error."""
         while self._waiting:
             doomed = self._waiting[0]
-            yield doomed
-            with suppress(ValueError):  # somebody else may have waited for the same one
+            yield doomed[1]
+            if doomed in self._waiting:  # somebody else may have waited for the same one
                 self._waiting.remove(doomed)
+                self._gone.append(doomed[0])
+
+    def take_gone(self) -> list[Segment]:
+        """Those that went since this was asked last, oldest first."""
+        gone, self._gone = self._gone, []
+        return gone
 
     def unlink(self, paths: Sequence[str]) -> None:
         """Unlink the files of one segment, in this order, durably. Raises DiskRefused."""
