@@ -96,6 +96,8 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     """Where in the view the table begins."""
     records_at: int = 0
     """Where in the view the records begin."""
+    producer: ProducerTuple | None = None
+    """Producer id, producer epoch, sequence of the first record; None when not given."""
 
     def take_stamp(self, head: bytes | bytearray) -> None:
         """Make the broker's fields what they are in `head`, the first bytes of this same batch
@@ -134,15 +136,6 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     def is_cut(self) -> bool:
         """True for a subset that a broker cut out of a batch: its offsets may have holes."""
         return bool(self.flags & FLAG_CUT)
-
-    @property
-    def producer(self) -> ProducerTuple | None:
-        """Producer id, producer epoch, sequence of the first record; None when not given."""
-        if not self.attributes & HAS_PRODUCER:
-            return None
-        at = FIXED_BYTES + self.topic_length
-        found: ProducerTuple = PRODUCER_SECTION.unpack_from(self.view, at)
-        return found
 
     @property
     def deliver_at(self) -> int | None:
@@ -295,6 +288,8 @@ def _is_plain(batch: Batch, limit: int) -> bool:
         batch.topic = str(view[FIXED_BYTES:topic_end], "utf-8")
     except UnicodeDecodeError:
         return False
+    if sections_bytes:
+        batch.producer = PRODUCER_SECTION.unpack_from(view, topic_end)
     batch.lengths = lengths
     batch.table_at = table_at
     batch.records_at = records_at
@@ -330,6 +325,8 @@ def _place_table(batch: Batch) -> None:
     batch.records_at = at
     if at >= batch.length:
         raise bad("table", f"{count} records, up to byte {at}", f"less than {batch.length}")
+    if attributes & HAS_PRODUCER:
+        batch.producer = PRODUCER_SECTION.unpack_from(view, topic_end)
     try:
         batch.topic = str(view[FIXED_BYTES:topic_end], "utf-8")
     except UnicodeDecodeError as error:

@@ -62,8 +62,9 @@ class Fetches:
         if header.group:
             check_group(header.group)
             self._gate.check(request.session, "FETCH", f"group:{header.group}")
-        for topic in {part.topic for part in header.parts}:
-            self._gate.check(request.session, "FETCH", topic)
+        if self._gate.asks:
+            for topic in {part.topic for part in header.parts}:
+                self._gate.check(request.session, "FETCH", topic)
         selector = self._filters.selector(header.filter)
         fetch = WaitingFetch(self, request, header, selector)
         if not fetch.retry():
@@ -96,7 +97,6 @@ class Fetches:
 
     def _wait(self, fetch: WaitingFetch) -> None:
         """Nothing is there: a plugin may keep the fetch, else it is answered empty."""
-        fetch.name_queues()
         for offer in self._fetch_wait:
             kept = offer(fetch)
             if kept is True:
@@ -151,7 +151,16 @@ class Fetches:
 class WaitingFetch:
     """One fetch on its way; what the hook `fetch_wait` sees as `ParkedFetch`."""
 
-    __slots__ = ("_fetches", "_passed", "_selector", "header", "queues", "request", "wait_ms")
+    __slots__ = (
+        "_empty",
+        "_fetches",
+        "_passed",
+        "_selector",
+        "header",
+        "queues",
+        "request",
+        "wait_ms",
+    )
 
     def __init__(
         self, fetches: Fetches, request: Request, header: Fetch, selector: Selector | None
@@ -161,25 +170,18 @@ class WaitingFetch:
         self.header = header
         self.wait_ms = header.wait_ms
         self.queues: Sequence[QueueKey] = ()
+        """Those in which there was nothing when it looked last."""
+        self._empty: list[QueueKey] = []
         self._selector = selector
         self._passed: dict[int, int] = {}
         """Incarnation by part, of those whose place has moved on past what nobody wants."""
-
-    def name_queues(self) -> None:
-        """Set `queues` to everything that it asks for and that is there."""
-        keys: list[QueueKey] = []
-        for part in self.header.parts:
-            try:
-                keys.append(self._fetches.key_of(self.header.group, part))
-            except Rejected:
-                continue
-        self.queues = keys
 
     def retry(self) -> bool:
         """Look again: True if it was answered, or will be when the disk has answered."""
         if not self.request.session.open:
             self.request.drop()
             return True
+        self.queues = self._empty = []
         # One batch is always delivered, even to who has room for none.
         reply = Reply(min(max(self.header.max_bytes, 1), self._fetches.bytes_max))
         try:
@@ -256,7 +258,7 @@ class WaitingFetch:
         log, part = self._fetches.log, self.header.parts[at]
         looking = True
         while looking:
-            incarnation, queue = self._fetches.key_of(self.header.group, part)
+            key = incarnation, queue = self._fetches.key_of(self.header.group, part)
             judged = go_on_from(log, incarnation, queue, part.offset, part.epoch)
             if judged is not None:
                 reply.truncated(at, part, incarnation, judged, log.epoch)
@@ -266,5 +268,7 @@ class WaitingFetch:
             result = log.read_now(incarnation, queue, part.offset, reply.room)
             if result is None:
                 return False
+            if not result.batches:
+                self._empty.append(key)
             looking = self.take(reply, at, incarnation, result, log.epoch)
         return True

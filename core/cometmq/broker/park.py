@@ -45,6 +45,7 @@ class Park:
         keys in all."""
         self._clock = clock
         self._limit = limit
+        self._keys_limit = KEYS_PER_ITEM * limit
         self._keys = 0
         self._entries: dict[Waiting, _Entry] = {}
         self._by_key: dict[Hashable, dict[_Entry, None]] = {}
@@ -61,9 +62,10 @@ class Park:
         `timeout_ms` are over: then `answer_empty`. False: too many are parked, it was not kept."""
         if len(self._entries) >= self._limit:
             return False
-        if self._keys + len(keys) > KEYS_PER_ITEM * self._limit:
+        held = self._keys + len(keys)
+        if held > self._keys_limit:
             return False
-        self._keys += len(keys)
+        self._keys = held
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
         entry = self._entries[item] = _Entry(item, keys, deadline_s)
         for key in keys:

@@ -106,7 +106,9 @@ class Sessions:
         session = self._by_peer.get(peer)
         if session is not None:
             until_s = self.now_s() + RECONNECT_MS / 1000
-            session.returns_s = lambda timeout_s: min(until_s, session.seen_s + timeout_s)
+            # Not of the session itself: in a cycle with it what its peer holds would be kept.
+            seen_s = session.seen_s
+            session.returns_s = lambda timeout_s: min(until_s, seen_s + timeout_s)
             self.end(session, "its connection was lost")
 
     def hello(self, peer: Peer, hello: Hello) -> Session:
@@ -163,7 +165,7 @@ class Sessions:
         oldest_s = self.now_s() - self._timeout_s
         silent = [session for session in self._by_peer.values() if session.seen_s < oldest_s]
         for session in silent:
-            session.returns_s = partial(_after_silence, session)
+            session.returns_s = partial(_after_silence, session.seen_s)
             self.end(session, "silent for longer than the session timeout")
             session.peer.close()
         for peer in [peer for peer, since_s in self._strangers.items() if since_s < oldest_s]:
@@ -214,6 +216,6 @@ class Sessions:
         session.returns_s = lambda timeout_s: now_s + timeout_s
 
 
-def _after_silence(session: Session, timeout_s: float) -> float:
+def _after_silence(seen_s: float, timeout_s: float) -> float:
     """A holder may be more patient than the session was."""
-    return session.seen_s + timeout_s
+    return seen_s + timeout_s

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from cometmq.advice import advice
 from cometmq.environment import Environment, Timer
 from cometmq.errors import DiskRefused, LogError, LogStopped, NoSpace
 from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
@@ -121,7 +122,7 @@ class LogDrains(LogPlaces):
         except (OSError, LogError) as second:
             self._stop(
                 f"a write to the log failed ({error}) and could not be taken back ({second});"
-                " check the disk, then start again"
+                f" {advice(second)}, then start again"
             )
 
     def _cut(self, position: int, outcome: Outcome, *, new_epoch: bool) -> None:
@@ -160,7 +161,7 @@ class LogDrains(LogPlaces):
             self._complain(error)
             return
         except (OSError, LogError) as error:
-            self._stop(f"no new segment could be begun ({error}); check the disk, start again")
+            self._stop(f"no new segment could be begun ({error}); {advice(error)}, start again")
             return
         self._cancel("age")
         self._flush()

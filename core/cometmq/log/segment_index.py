@@ -93,17 +93,13 @@ class OpenSegment:
         columns = self._queues.get(key)
         if columns is None:
             columns = self._queues[key] = tuple(array(code) for code in _COLUMNS)
-            newest = store_time
-        else:
-            newest = columns[4][-1]
-            if store_time > newest:
-                newest = store_time
         bases, spans, positions, sizes, times = columns
+        # The newest so far, which is nearly always this one.
+        times.append(max(store_time, times[-1]) if bases else store_time)
         bases.append(base_offset)
         spans.append(span)
         positions.append(position)
         sizes.append(size)
-        times.append(newest)
         if store_time < self.oldest:
             self.oldest = store_time
         if store_time > self.newest:

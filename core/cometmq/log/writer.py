@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cometmq.advice import advice
 from cometmq.batch import (
     FLAG_AMENDED,
     STAMPED_BYTES,
@@ -220,11 +221,12 @@ class LogWriter:
 
     def is_due(self) -> bool:
         """Whether the segment should close now."""
-        if self._checkpoint is not None or not self._batches:
+        batches = self._batches
+        if self._checkpoint is not None or not batches:
             return False
         if self.end >= self._full_at or self.is_old:
             return True
-        if self._batches < self._settings.segment_batches:
+        if batches < self._settings.segment_batches:
             return False
         return self.end - self.base >= CHECKPOINT_SHARE * self._checkpoint_bytes
 
@@ -316,6 +318,6 @@ class LogWriter:
 def _no_ground(error: OSError) -> DiskRefused:
     """The disk refused space for another reason than being full."""
     return DiskRefused(
-        f"the log can't be extended ({error}); nothing of this was stored: check the disk, then "
+        f"the log can't be extended ({error}); nothing of this was stored: {advice(error)}, then "
         "send again (no restart is needed)"
     )

@@ -105,9 +105,9 @@ class Producers:
     # --- as a state view ----------------------------------------------------------------------
 
     def apply(self, batch: Batch) -> None:
-        position = batch.position
+        position, store_time = batch.position, batch.store_time
         if position > self._position:
-            self._position, self._store_time = position, batch.store_time
+            self._position, self._store_time = position, store_time
         producer = batch.producer
         if producer is None or batch.origin_kind > ORIGIN_DIVERTED:
             if batch.kind == Kind.TOPIC_CHANGE:
@@ -121,7 +121,7 @@ class Producers:
             sequence,
             batch.count,
             batch.base_offset,
-            batch.store_time,
+            store_time,
             batch.incarnation,
             batch.epoch,
         )

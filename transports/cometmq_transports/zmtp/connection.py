@@ -1,7 +1,7 @@
 """One connection: its socket, what came half, what waits to be sent. To the broker it is a `Peer`.
 
-What is sent while the listener hands up a drain leaves together at its end; at any other time it
-leaves at once. A client whose replies pile up is not read until they have left.
+What is sent while the listener hands up several messages leaves together at the end; at any other
+time it leaves at once. A client whose replies pile up is not read until they have left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from cometmq.environment import Buffer, Timer
 from cometmq_transports.zmtp.decoder import Decoder, Message
-from cometmq_transports.zmtp.outbox import Outbox
+from cometmq_transports.zmtp.outbox import Outbox, gather
 from cometmq_transports.zmtp.wire import GREETING
 
 
@@ -88,10 +88,29 @@ class Connection:
                 self._hub.drop(self, "too_slow")
             if self.gone:
                 return False
-        self._outbox.put(frames)
-        if not self._hub.wants_to_send(self):
+        if self._hub.wants_to_send(self):
+            self._outbox.put(frames)
+        elif self._outbox.cost_bytes:
+            self._outbox.put(frames)
             self.push()
+        else:
+            self._send_now(gather(frames))
         return not self.gone
+
+    def _send_now(self, buffers: list[Buffer]) -> None:
+        """Nothing waits before it: only what the system doesn't take sees the outbox."""
+        try:
+            size = self._socket.sendmsg(buffers)
+        except BlockingIOError:
+            size = 0
+        except OSError:
+            self._hub.drop(self)  # it left
+            return
+        if size < sum(map(len, buffers)):
+            for data in buffers:
+                self._outbox.put_raw(data)
+            self._outbox.sent(size)
+            self.flush()
 
     def _over_credit(self, frames: Sequence[Buffer]) -> bool:
         """Whether this can't wait behind what waits already. Alone it may be of any size."""
@@ -203,6 +222,7 @@ class Connection:
         """Close the socket and forget everything."""
         self.gone = True
         self._outbox.clear()
+        self._decoder.forget()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -4,7 +4,8 @@ The listener has an epoll of its own in the loop, so that one call of the loop f
 has something to say, and what they said goes to the receiver in one call. Each gets its share of
 such a turn and no more; who has said more is heard again in the next one.
 
-What is sent within a turn leaves at its end. Whoever left is announced when everything that it
+What is sent while several messages are handed up leaves at the end of the turn, what is sent while
+one is at once: its sender waits for that, and most likely nothing else follows. Whoever left is announced when everything that it
 said has been handed up.
 """
 
@@ -74,6 +75,7 @@ class ZmtpListener:
         self._sending: dict[Connection, None] = {}
         self._left: list[Connection] = []
         self._stepping = False
+        self._gathering = False
         self._answers = 0
         self._looking = False
         self._resting: Timer | None = None
@@ -93,10 +95,10 @@ class ZmtpListener:
     # --- what connections call (Hub) ----------------------------------------------------------
 
     def wants_to_send(self, connection: Connection) -> bool:
-        if self._stepping:
-            self._answers += 1
+        self._answers += 1
+        if self._gathering:
             self._sending[connection] = None
-        return self._stepping
+        return self._gathering
 
     def changed(self, connection: Connection) -> None:
         if connection.fileno() < 0:
@@ -144,9 +146,10 @@ class ZmtpListener:
         try:
             self._hear(drain)
             if drain:
+                self._gathering = len(drain) > 1
                 self._receiver.received(drain)
         finally:
-            self._stepping = False
+            self._stepping = self._gathering = False
             if self._sending:
                 sending, self._sending = self._sending, {}
                 for connection in sending:
