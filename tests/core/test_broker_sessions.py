@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from cometmq import protocol
+from cometmq.broker.sessions import Sessions
+from cometmq.environment import Buffer
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Refuse
 from cometmq.protocol import (
@@ -19,6 +24,7 @@ from cometmq.protocol import (
     Status,
     TopicList,
 )
+from cometmq.testing.clock import VirtualClock
 from cometmq.testing.raw_client import Answer, RawClient, batch_of, running_broker
 
 
@@ -296,3 +302,37 @@ def test_a_broker_that_stops_says_so() -> None:
             assert (await client.ask(Operation.BROKER_INFO, BrokerInfo())).status == Status.OK
 
     asyncio.run(scenario())
+
+
+class Guest:
+    """A peer that nobody holds but its session."""
+
+    name = "guest"
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["lost", "silent"])
+def test_an_ended_session_lets_its_peer_go_at_once(silent: bool) -> None:
+    """Not when the garbage collector comes: a connection may hold megabytes."""
+
+    clock = VirtualClock()
+    sessions = Sessions(clock, Limits(), 1000)
+    guest = Guest()
+    sessions.hello(guest, Hello(protocol.PROTOCOL_MIN, protocol.PROTOCOL_MAX, "c"))
+    gc.disable()
+    try:
+        if silent:
+            clock.advance(2.0)
+            assert sessions.sweep() == 1
+        else:
+            sessions.lost(guest)
+        known = weakref.ref(guest)
+        del guest
+        assert known() is None
+    finally:
+        gc.enable()

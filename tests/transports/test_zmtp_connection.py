@@ -183,3 +183,16 @@ def test_the_end_is_told_once_all_has_left(
     assert connection.discard()
     theirs.close()
     assert not connection.discard()
+
+
+def test_a_connection_that_ended_holds_nothing(desk: Desk, connection: Connection) -> None:
+    """Who still knows it (a session that waits for its client) keeps a name, not megabytes."""
+    decoder = connection._decoder
+    said = GREETING + ready() + frame(b"begun", more=True) + frame(bytes(90_000))[:20_000]
+    decoder.buffers()[0][: len(said)] = said
+    decoder.came(len(said), 100)
+    connection.send([bytes(CREDIT_BYTES)])
+    connection.end()
+    assert (decoder._frames, decoder._body, decoder._rest) == ([], None, b"")
+    assert not decoder._body_view
+    assert not connection._outbox

@@ -31,13 +31,14 @@ from cometmq_transports.zmtp.wire import (
 
 DIRECT_FROM_BYTES = 8 << 10
 """Frames from here on get a buffer of their own, unless they came whole at once."""
-FIRST_BYTES = 1 << 10
-"""So much of a large frame has to be there before it gets its buffer: a header alone is no reason
-to set a megabyte aside."""
+FIRST_BYTES = 8 << 10
+"""So much of a large frame has to be there before it gets its buffer, or half of it: a header and
+a few bytes are no reason to set a megabyte aside, and to wait until it is zeroed."""
 SCRATCH_BYTES = 32 << 10
 """A good size for the shared buffer; at least twice DIRECT_FROM_BYTES."""
 
 Message = Sequence[Buffer]
+_NOTHING = memoryview(b"")
 
 
 class Decoder:
@@ -78,7 +79,7 @@ class Decoder:
         self._at = 0
         self._carried = 0
         self._body: bytearray | None = None
-        self._body_view = memoryview(b"")
+        self._body_view = _NOTHING
         self._body_flags = 0
         self._filled = 0
         self._frames: list[Buffer] = []
@@ -120,6 +121,7 @@ class Decoder:
                 return messages
             self._frame(self._body_flags, self._body, messages)
             self._body = None
+            self._body_view = _NOTHING
             self._carried = 0
             most -= 1
         end = self._carried + size
@@ -133,6 +135,14 @@ class Decoder:
         messages: list[Message] = []
         self._at = self._parse(memoryview(self._rest), self._at, most, messages)
         return messages
+
+    def forget(self) -> None:
+        """Keep nothing of what was not handed up: nobody comes for it any more."""
+        self.pending = False
+        self._rest = b""
+        self._frames = []
+        self._body = None
+        self._body_view = _NOTHING
 
     def _only(self, size: int) -> Buffer | None:
         """The message, when all that is there is just one, whole, of one frame: so it is when one
@@ -212,7 +222,7 @@ class Decoder:
     def _begin(self, data: memoryview, at: int, start: int, flags: int, size: int) -> int:
         """The frame at `at` is not whole: give it a buffer of its own if it is large."""
         there = len(data) - start
-        if size < DIRECT_FROM_BYTES or there < FIRST_BYTES:
+        if size < DIRECT_FROM_BYTES or there < min(size // 2, FIRST_BYTES):
             return at
         self._body = bytearray(size)
         self._body_view = memoryview(self._body)
