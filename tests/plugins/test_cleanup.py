@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,16 +12,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cometmq import Admin, Expired, Message, Producer, PullConsumer, protocol
-from cometmq.broker import groups, jobs, loop_lag
+from cometmq import Admin, Expired, Message, Producer, PullConsumer
 from cometmq.cli import cli
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import DiskPressure
-from cometmq.protocol import BrokerInfo, FetchPart, Heartbeat, Operation, Status
-from cometmq.testing.clock import VirtualClock
+from cometmq.protocol import FetchPart, Status
+from cometmq.testing.cleanup_rig import (
+    BODY,
+    CAPACITY_BYTES,
+    SEGMENT_BYTES,
+    STORED_BYTES,
+    CleanupRig,
+)
 from cometmq.testing.embedded import EmbeddedBroker
-from cometmq.testing.environment import VirtualEnvironment
-from cometmq.testing.raw_client import RawClient, Rig, batch_of, running_broker
+from cometmq.testing.raw_client import batch_of
 from cometmq_plugins.cleanup.messages import (
     CLEANUP_RUN,
     CLEANUP_STATUS,
@@ -34,368 +37,285 @@ from cometmq_plugins.cleanup.messages import (
 from cometmq_plugins.cleanup.options import CleanupOptions
 from cometmq_plugins.cleanup.plugin import CleanupPlugin
 
-Scenario = Callable[[Rig, RawClient], Awaitable[None]]
 HOUR_S = 3600.0
-SEGMENT = 1 << 20
-CAPACITY = 64 << 20
-BODY = b"x" * 64_000
-NOON_MS = 1_750_075_200_000
-"""16 June 2025, 12:00 UTC."""
-SETTINGS: dict[str, object] = {
-    "log.segment_bytes": SEGMENT,
-    "plugin.commitlog.allocate_step_bytes": 1 << 18,
-    "plugin.commitlog.reserve_bytes": 1 << 19,
-    "plugin.cleanup.timezone": "UTC",
-    "plugin.cleanup.check_interval_s": 600.0,
-    "plugin.cleanup.retention_interval_s": 3600.0,
-    "broker.session_timeout_ms": 86_400_000,
-}
-MINUTELY: dict[str, object] = {"plugin.cleanup.check_interval_s": 60.0}
+ONE_SEGMENT = {"log.segment_bytes": 1 << 30}
 
 
-@pytest.fixture(autouse=True)
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated day must not look at its clock thousands of times."""
-    monkeypatch.setattr(jobs, "LOOK_AGAIN_S", 590.0)
-    monkeypatch.setattr(loop_lag, "INTERVAL_S", 590.0)
-    monkeypatch.setattr(groups, "TICK_S", 590.0)
-
-
-def world() -> VirtualEnvironment:
-    """A small disk, at noon."""
-    environment = VirtualEnvironment(clock=VirtualClock(NOON_MS))
-    environment.files.capacity_bytes = CAPACITY
-    environment.files.make_folder("/other")
-    return environment
-
-
-def play(scenario: Scenario, environment: VirtualEnvironment | None = None, **more: Any) -> None:
-    settings = {**SETTINGS, **more.pop("settings", {})}
-
-    async def run() -> None:
-        async with running_broker(settings, environment=environment or world(), **more) as rig:
-            await scenario(rig, await rig.client("me"))
-
-    asyncio.run(run())
-
-
-def bases(rig: Rig) -> list[int]:
-    return [segment.base for segment in rig.broker.log.segments()]
-
-
-async def fill(client: RawClient, segments: float, topic: str = "t") -> list[int]:
-    """Send so many segments' worth; the statuses."""
-    statuses: list[int] = []
-    for _ in range(int(segments * SEGMENT / 64_200)):
-        (part,) = await client.send(batch_of(topic, 0, BODY))
-        statuses.append(part.status)
-    return statuses
-
-
-async def run_for(rig: Rig, seconds: float) -> None:
-    """Time goes by in steps, so that a long work has its turns."""
-    for _ in range(8):
-        await rig.environment.clock.run_for(seconds / 8)
-        for client in rig.clients:
-            client.post(Operation.HEARTBEAT, Heartbeat())
-    await rig.settle()
-
-
-def others_use(rig: Rig, percent: float) -> None:
-    """Others fill the disk up to this, or empty it."""
-    files = rig.environment.files
-    if files.exists("/other/file"):
-        files.unlink("/other/file")
-    total, free = files.space("/")
-    size = int(total * percent / 100) - (total - free)
-    if size > 0:
-        file = files.open("/other/file", create=True)
-        file.truncate(size)
-        file.close()
-
-
-async def status(client: RawClient) -> CleanupStatus:
-    told = await ask(client, CLEANUP_STATUS, AskStatus(), CleanupStatus)
-    assert isinstance(told, CleanupStatus)
-    return told
-
-
-async def ask(client: RawClient, number: int, header: Any, kind: Any) -> Any:
-    protocol.REPLIES[number] = kind
-    answer = await client.ask(number, header)
-    assert answer.status == Status.OK, answer.header
-    return answer.header
+async def status(rig: CleanupRig) -> CleanupStatus:
+    return await rig.ask(CLEANUP_STATUS, AskStatus(), CleanupStatus)
 
 
 # --- the rules, by the hour -------------------------------------------------------------------
 
 
 def test_old_segments_go_at_four_and_not_before() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 3.2)
-        assert len(bases(rig)) == 4
-        await run_for(rig, 87 * HOUR_S)  # 03:00 on the fourth day, after 87 h
-        assert len([b for b in bases(rig) if b < 3 * SEGMENT]) >= 3
-        await run_for(rig, 0.9 * HOUR_S)
-        before = bases(rig)
-        await run_for(rig, 0.2 * HOUR_S)
-        after = bases(rig)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(3.2)
+        assert len(rig.bases()) == 4
+        await rig.run_for(87 * HOUR_S)  # 03:00 on the fourth day, after 87 h
+        assert len([b for b in rig.bases() if b < 3 * SEGMENT_BYTES]) >= 3
+        await rig.run_for(0.9 * HOUR_S)
+        before = rig.bases()
+        await rig.run_for(0.2 * HOUR_S)
+        after = rig.bases()
         assert after == before[-1:], "all were older than 72 h but the one that is written to"
-        answer = await client.fetch(FetchPart("t", 0, 0))
+        answer = await rig.client.fetch(FetchPart("t", 0, 0))
         (part,) = answer.header.results
         assert part.status == Status.EXPIRED and part.next_offset == part.min_offset > 0
 
-    play(scenario)
+    CleanupRig().run(scenario, retention_interval_s=3600.0)
 
 
 def test_above_75_percent_old_segments_go_at_any_time_and_young_ones_stay() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 2.2)
-        await run_for(rig, 73 * HOUR_S)  # 13:00
-        await fill(client, 2.0)
-        before = bases(rig)
-        others_use(rig, 78)
-        await run_for(rig, 120.0)
-        assert len(bases(rig)) < len(before)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(2.2)
+        await rig.run_for(73 * HOUR_S)  # 13:00
+        await rig.fill(2.0)
+        before = rig.bases()
+        rig.others_use(78)
+        await rig.run_for(700.0)  # more than one interval with its jitter
+        assert len(rig.bases()) < len(before)
         kept = rig.broker.log.next_offset(1, 0) - rig.broker.log.min_offset(1, 0)
-        assert kept >= 2 * SEGMENT // 64_300 - 1, "what is young is all there"
-        assert rig.environment.files.space("/")[1] / CAPACITY < 0.27, "still above 73 %"
+        assert kept >= 2 * SEGMENT_BYTES // 64_300 - 1, "what is young is all there"
+        assert rig.files.space("/")[1] / CAPACITY_BYTES < 0.27, "still above 73 %"
 
-    play(scenario)
+    CleanupRig().run(scenario)
 
 
 def test_at_85_percent_the_oldest_go_until_the_disk_is_below() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 20.2)
-        segments = len(bases(rig))
-        others_use(rig, 88)
-        await run_for(rig, 70.0)
-        total, free = rig.environment.files.space("/")
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(20.2)
+        segments = len(rig.bases())
+        rig.others_use(88)
+        await rig.run_for(70.0)
+        total, free = rig.files.space("/")
         used = 100 * (total - free) / total
         assert 82 < used < 85, "not more than needed"
-        assert segments > len(bases(rig)) > 5
-        told = await status(client)
+        assert segments > len(rig.bases()) > 5
+        told = await status(rig)
         assert (told.mark, told.refused) == ("space", 0)
         count, size = told.deleted["forced"]
-        assert count == len(told.last) == segments - len(bases(rig))
-        assert size == bases(rig)[0] and {gone.reason for gone in told.last} == {"forced"}
+        assert count == len(told.last) == segments - len(rig.bases())
+        assert size == rig.bases()[0] and {gone.reason for gone in told.last} == {"forced"}
 
-    play(scenario, settings=MINUTELY)
+    CleanupRig().run(scenario, check_interval_s=60.0)
 
 
 def test_deletion_is_paced_and_twenty_times_faster_on_a_full_disk() -> None:
-    async def took_s(rig: Rig, segments: int) -> float:
+    async def took_s(rig: CleanupRig, segments: int) -> float:
         """How long it takes until so many segments went, one after the other."""
-        clock, begin_s = rig.environment.clock, rig.environment.clock.monotonic_s()
-        seen = [len(bases(rig))]
+        clock, begin_s = rig.clock, rig.clock.monotonic_s()
+        seen = [len(rig.bases())]
         while seen[-1] > seen[0] - segments:
             await clock.run_for(0.1)
-            seen.append(len(bases(rig)))
+            seen.append(len(rig.bases()))
             assert seen[-2] - seen[-1] <= 1
         return clock.monotonic_s() - begin_s
 
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 12.2)
-        await run_for(rig, 73 * HOUR_S)
-        client.post(CLEANUP_RUN, RunCleanup())
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(12.2)
+        await rig.run_for(73 * HOUR_S)
+        rig.post(CLEANUP_RUN, RunCleanup(), CleanupDone)
         assert 3 * 5.0 <= await took_s(rig, 4) < 4 * 6.0
-        others_use(rig, 99)
+        rig.others_use(99)
         await took_s(rig, 2)
         assert 3 * 0.25 <= await took_s(rig, 4) < 4 * 0.5
 
-    play(scenario, settings={**MINUTELY, "plugin.cleanup.pause_ms": 5000})
+    CleanupRig().run(scenario, check_interval_s=60.0, pause_ms=5000)
 
 
 def test_at_90_percent_sends_are_refused_and_taken_again_when_below() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 0.5)
-        others_use(rig, 91)
-        await run_for(rig, 60.0)
-        answer = await client.answer(client.post_send(batch_of("t", 0, b"x")))
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(0.5)
+        rig.others_use(91)
+        await rig.run_for(60.0)
+        answer = await rig.client.answer(rig.client.post_send(batch_of("t", 0, b"x")))
         assert answer.status == Status.NO_SPACE
         assert answer.header.retry_after_ms == 1000
         assert "takes no messages from 90 % on" in answer.header.detail
-        read = await client.fetch(FetchPart("t", 0, 0))
+        read = await rig.client.fetch(FetchPart("t", 0, 0))
         assert read.header.results[0].status == Status.OK, "reading goes on"
-        await run_for(rig, 60.0)
-        others_use(rig, 50)
-        await run_for(rig, 60.0)
-        (part,) = await client.send(batch_of("t", 0, b"x"))
+        await rig.run_for(60.0)
+        rig.others_use(50)
+        await rig.run_for(60.0)
+        (part,) = await rig.client.send(batch_of("t", 0, b"x"))
         assert part.status == Status.OK
-        told = await status(client)
+        told = await status(rig)
         assert told.refused == 1 and 60 <= told.refused_s <= 180
 
-    play(scenario, settings=MINUTELY)
+    CleanupRig().run(scenario, check_interval_s=60.0)
 
 
 def test_a_disk_filled_at_full_speed_is_never_full() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        files, least, refused, sent = rig.environment.files, CAPACITY, 0, 0
+    async def scenario(rig: CleanupRig) -> None:
+        files, least, refused, sent = rig.files, CAPACITY_BYTES, 0, 0
         for _ in range(6000):
-            answer = await client.answer(client.post_send(batch_of("t", 0, BODY)))
+            answer = await rig.client.answer(rig.client.post_send(batch_of("t", 0, BODY)))
             least = min(least, files.space("/")[1])
             if answer.status == Status.OK:
                 sent += 1
             else:
                 assert answer.status == Status.NO_SPACE
                 refused += 1
-                await rig.environment.clock.run_for(0.2)
-        assert sent > 2 * CAPACITY / 64_000, "more than the disk holds, twice"
-        assert least > 0.08 * CAPACITY
+                await rig.clock.run_for(0.2)
+        assert sent > 2 * CAPACITY_BYTES / 64_000, "more than the disk holds, twice"
+        assert least > 0.08 * CAPACITY_BYTES
 
-    play(scenario, settings={"plugin.cleanup.check_interval_s": 3600.0})
+    CleanupRig().run(scenario, check_interval_s=3600.0)
 
 
 def test_the_last_segment_goes_too_where_sends_were_refused_for_ever_because_of_it() -> None:
     """A log of one large segment and the disk full: it would never close, taking no messages."""
 
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 12.0)
-        (base,) = bases(rig)
-        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(12.0)
+        (base,) = rig.bases()
+        planned = await rig.ask(CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
         assert planned.gone == [], "below the mark nothing is done"
-        others_use(rig, 92)
-        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
+        rig.others_use(92)
+        planned = await rig.ask(CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
         assert [(gone.base, gone.reason) for gone in planned.gone] == [(base, "forced")]
-        assert bases(rig) == [base]
-        await run_for(rig, 70.0)
-        assert len(bases(rig)) == 1 and bases(rig)[0] > base
-        (part,) = await client.send(batch_of("t", 0, b"x"))
+        assert rig.bases() == [base]
+        await rig.run_for(70.0)
+        assert len(rig.bases()) == 1 and rig.bases()[0] > base
+        (part,) = await rig.client.send(batch_of("t", 0, b"x"))
         assert part.status == Status.OK
-        (part,) = (await client.fetch(FetchPart("t", 0, 0))).header.results
+        (part,) = (await rig.client.fetch(FetchPart("t", 0, 0))).header.results
         assert part.status == Status.EXPIRED and part.next_offset == part.min_offset == 195
-        told = await status(client)
+        told = await status(rig)
         assert told.deleted["forced"][0] == 1 and told.used_percent < 85
 
-    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+    CleanupRig().run(scenario, settings=ONE_SEGMENT, check_interval_s=60.0)
 
 
 def test_the_last_segment_stays_where_others_fill_the_disk() -> None:
     """Its messages would go for nothing."""
 
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 2.0)
-        before = bases(rig)
-        others_use(rig, 99)
-        await run_for(rig, 300.0)
-        assert bases(rig) == before
-        answer = await client.answer(client.post_send(batch_of("t", 0, b"x")))
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(2.0)
+        before = rig.bases()
+        rig.others_use(99)
+        await rig.run_for(300.0)
+        assert rig.bases() == before
+        answer = await rig.client.answer(rig.client.post_send(batch_of("t", 0, b"x")))
         assert answer.status == Status.NO_SPACE
-        (part,) = (await client.fetch(FetchPart("t", 0, 0))).header.results
+        (part,) = (await rig.client.fetch(FetchPart("t", 0, 0))).header.results
         assert part.status == Status.OK
-        others_use(rig, 50)
-        await run_for(rig, 60.0)
-        (part,) = await client.send(batch_of("t", 0, b"x"))
-        assert part.status == Status.OK and bases(rig) == before
+        rig.others_use(50)
+        await rig.run_for(60.0)
+        (part,) = await rig.client.send(batch_of("t", 0, b"x"))
+        assert part.status == Status.OK and rig.bases() == before
 
-    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+    CleanupRig().run(scenario, settings=ONE_SEGMENT, check_interval_s=60.0)
 
 
 def test_the_last_segment_of_a_disk_without_any_room_is_followed_by_the_reserve() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 12.0)
-        (base,) = bases(rig)
-        others_use(rig, 100)
-        assert rig.environment.files.space("/")[1] < 1 << 18
-        await run_for(rig, 130.0)
-        assert base not in bases(rig)
-        (part,) = await client.send(batch_of("t", 0, b"x"))
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(12.0)
+        (base,) = rig.bases()
+        rig.others_use(100)
+        assert rig.files.space("/")[1] < 1 << 18
+        await rig.run_for(130.0)
+        assert base not in rig.bases()
+        (part,) = await rig.client.send(batch_of("t", 0, b"x"))
         assert part.status == Status.OK
-        assert rig.environment.files.exists("/mq-data/log/reserve"), "there is room again"
+        assert rig.files.exists("/mq-data/log/reserve"), "there is room again"
 
-    play(scenario, settings={**MINUTELY, "log.segment_bytes": 1 << 30})
+    CleanupRig().run(scenario, settings=ONE_SEGMENT, check_interval_s=60.0)
 
 
 # --- life -------------------------------------------------------------------------------------
 
 
 def test_a_time_missed_while_off_is_made_up_for_at_the_start() -> None:
-    environment = world()
+    rig = CleanupRig()
 
-    async def first(rig: Rig, client: RawClient) -> None:
-        await fill(client, 2.2)
-        await run_for(rig, 85 * HOUR_S)  # 01:00
-        await fill(client, 0.1)
+    async def first(rig: CleanupRig) -> None:
+        await rig.fill(2.2)
+        await rig.run_for(85 * HOUR_S)  # 01:00
+        await rig.fill(0.1)
 
-    async def second(rig: Rig, client: RawClient) -> None:
-        assert len(bases(rig)) > 2
-        await run_for(rig, 700.0)
-        assert rig.broker.log.min_offset(1, 0) == 2 * (SEGMENT // 64_200) + 3
+    async def second(rig: CleanupRig) -> None:
+        assert len(rig.bases()) > 2
+        await rig.run_for(700.0)
+        assert rig.broker.log.min_offset(1, 0) == 2 * (SEGMENT_BYTES // STORED_BYTES) + 3
 
-    play(first, environment)
-    environment.clock.advance(5 * HOUR_S)  # 06:00
-    play(second, environment)
+    rig.run(first)
+    rig.clock.advance(5 * HOUR_S)  # 06:00
+    rig.run(second)
 
 
 def test_a_clock_a_year_ahead_deletes_nothing_for_a_day() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 2.2)
-        before = bases(rig)
-        await run_for(rig, 1300.0)
-        rig.environment.clock.step_wall(365 * 24 * 3_600_000)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(2.2)
+        before = rig.bases()
+        await rig.run_for(1300.0)
+        rig.clock.step_wall(365 * 24 * 3_600_000)
         for _ in range(23):
-            await run_for(rig, HOUR_S)
-        assert bases(rig)[:2] == before[:2], "04:00 has passed, but the time is not believed"
-        lines = (await client.ask(Operation.BROKER_INFO, BrokerInfo())).header.status
+            await rig.run_for(HOUR_S)
+        assert rig.bases()[:2] == before[:2], "04:00 has passed, but the time is not believed"
+        lines = (await rig.info()).status
         assert lines["clock"].startswith("365 d ahead of what is believed; ages count by it in")
-        done = await ask(client, CLEANUP_RUN, RunCleanup(), CleanupDone)
-        assert done.gone == [] and done.clock_in_doubt_ms == 365 * 24 * 3_600_000
+        done = await rig.ask(CLEANUP_RUN, RunCleanup(), CleanupDone)
+        # A wall clock is read in whole milliseconds, and when is a matter of the jobs' jitter.
+        year_ms = pytest.approx(365 * 24 * 3_600_000, abs=1)
+        assert done.gone == [] and done.clock_in_doubt_ms == year_ms
         for _ in range(25):
-            await run_for(rig, HOUR_S)
-        assert not set(before[:2]) & set(bases(rig)), "a day later it is"
+            await rig.run_for(HOUR_S)
+        assert not set(before[:2]) & set(rig.bases()), "a day later it is"
 
-    play(scenario)
+    CleanupRig().run(scenario)
 
 
 def test_an_operator_may_say_that_the_clock_is_right() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 2.2)
-        await run_for(rig, 1300.0)
-        rig.environment.clock.step_wall(365 * 24 * 3_600_000)
-        await run_for(rig, 1300.0)
-        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True, force=True), CleanupDone)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(2.2)
+        await rig.run_for(1300.0)
+        rig.clock.step_wall(365 * 24 * 3_600_000)
+        await rig.run_for(1300.0)
+        planned = await rig.ask(CLEANUP_RUN, RunCleanup(dry_run=True, force=True), CleanupDone)
         assert planned.gone == [], "a dry run changes nothing, not even what is believed"
-        pending = client.post(CLEANUP_RUN, RunCleanup(force=True))
-        await run_for(rig, 10.0)
-        done = (await client.answer(pending)).header
+        pending = rig.post(CLEANUP_RUN, RunCleanup(force=True), CleanupDone)
+        await rig.run_for(10.0)
+        done = await rig.reply(pending, CleanupDone)
         assert [gone.reason for gone in done.gone] == ["age", "age"]
 
-    play(scenario)
+    CleanupRig().run(scenario)
 
 
 def test_a_run_by_hand_does_what_its_dry_run_said() -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 3.2)
-        await run_for(rig, 73 * HOUR_S)
-        before = bases(rig)
-        planned = await ask(client, CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
-        assert len(planned.gone) >= 3 and bases(rig) == before
-        pending = client.post(CLEANUP_RUN, RunCleanup())
-        await run_for(rig, 10.0)
-        done = (await client.answer(pending)).header
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(3.2)
+        await rig.run_for(73 * HOUR_S)
+        before = rig.bases()
+        planned = await rig.ask(CLEANUP_RUN, RunCleanup(dry_run=True), CleanupDone)
+        assert len(planned.gone) >= 3 and rig.bases() == before
+        pending = rig.post(CLEANUP_RUN, RunCleanup(), CleanupDone)
+        await rig.run_for(10.0)
+        done = await rig.reply(pending, CleanupDone)
         assert [g.base for g in done.gone] == [g.base for g in planned.gone] == before[:-1]
-        assert (await status(client)).last == done.gone
+        assert (await status(rig)).last == done.gone
 
-    play(scenario)
+    CleanupRig().run(scenario)
 
 
 def test_what_fails_is_logged_and_counted_and_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario(rig: Rig, client: RawClient) -> None:
-        await fill(client, 3.2)
-        others_use(rig, 87)
-        rig.environment.files.fail("unlink", errno.EIO, times=1)
+    async def scenario(rig: CleanupRig) -> None:
+        await rig.fill(3.2)
+        rig.others_use(87)
+        rig.files.fail("unlink", errno.EIO, times=1)
         with caplog.at_level(logging.ERROR):
-            await run_for(rig, 65.0)
+            await rig.run_for(65.0)
         assert "job cleanup-space failed" in caplog.text
-        others_use(rig, 87)
-        await run_for(rig, 130.0)
-        info = (await client.ask(Operation.BROKER_INFO, BrokerInfo())).header
+        rig.others_use(87)
+        await rig.run_for(130.0)
+        info = await rig.info()
         assert info.metrics['job_errors{job="cleanup-space"}'] == 1
         assert info.metrics['segments_deleted{reason="forced"}'] >= 1
 
-    play(scenario, settings=MINUTELY)
+    CleanupRig().run(scenario, check_interval_s=60.0)
 
 
 class Listener:
@@ -414,13 +334,13 @@ class Listener:
 def test_plugins_hear_of_each_mark_before_sends_are_refused() -> None:
     listener = Listener()
 
-    async def scenario(rig: Rig, client: RawClient) -> None:
+    async def scenario(rig: CleanupRig) -> None:
         for percent in (70, 80, 87, 92, 70):
-            others_use(rig, percent)
-            await run_for(rig, 60.0)
+            rig.others_use(percent)
+            await rig.run_for(60.0)
         assert listener.marks == ["space", "forced", "refuse", ""]
 
-    play(scenario, settings=MINUTELY, extra_plugins={"listener": listener})
+    CleanupRig().run(scenario, extra_plugins={"listener": listener}, check_interval_s=60.0)
 
 
 def test_before_the_start_and_after_the_stop_nothing_is_done() -> None:
