@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from cometmq.advice import advice
 from cometmq.batch import Kind, seed
 from cometmq.environment import Environment
 from cometmq.errors import DiskRefused, LogError, LogInDoubt, LogStopped
@@ -90,7 +91,7 @@ class Log(LogDrains):
         except OSError as error:
             self._storage.close()
             raise LogError(
-                f"the log can't be read or written ({error}); check the disk, then start again"
+                f"the log can't be read or written ({error}); {advice(error)}, then start again"
             ) from error
         except BaseException:
             self._storage.close()

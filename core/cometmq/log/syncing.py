@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from cometmq.advice import advice
 from cometmq.environment import Environment
 from cometmq.errors import CometError, LogStopped
 from cometmq.interfaces import Storage
@@ -101,7 +102,7 @@ class LogSyncer:
         if not self._failure:
             self._failure = (
                 f"a sync of the log failed ({error}); what was written since the last good one may"
-                " be lost, so the log takes nothing more: check the disk, then start again"
+                f" be lost, so the log takes nothing more: {advice(error)}, then start again"
             )
             self._on_failed(self._failure)
         return LogStopped(self._failure)
