@@ -261,6 +261,17 @@ def test_files_that_are_no_part_of_the_log_are_noted(data: Path) -> None:
     assert "notes.txt is no part of the log" in found["notes"][0]
 
 
+@pytest.mark.parametrize("size_bytes", [0, 70_000])
+def test_a_file_that_the_disk_refused_is_noted_and_no_damage(data: Path, size_bytes: int) -> None:
+    intact = report(data)
+    batch = messages_at(data, 1)[-1]["position"]
+    (data / "log" / f"{batch:020d}.seg").write_bytes(bytes(size_bytes))
+    found = report(data)
+    assert found["findings"] == []
+    assert "the log went on in the one before" in found["notes"][0]
+    assert found["segments"] == intact["segments"]
+
+
 def test_nothing_is_changed(data: Path) -> None:
     def state() -> dict[str, tuple[int, bytes]]:
         paths = sorted(path for path in data.rglob("*") if path.is_file())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -134,6 +136,124 @@ async def test_a_roll_that_gets_no_file_is_put_off_and_stops_nothing(
     await kit.settle(1)
     assert not log.stopped and len(kit.paths()) == 2
     assert len((await consume(log)).bodies) == stored + 1
+
+
+async def refused_roll(kit: LogKit, number: int) -> tuple[Log, int]:
+    """A log that got a new segment's file, but no space in it, could not remove it either, and
+    went on in the old segment; and how many messages it has."""
+    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    await kit.settle(1)
+    kit.environment.files.fail("allocate", number, name=".seg")
+    kit.environment.files.fail("unlink", errno.EROFS, times=None, name=".seg")
+    stored = 0
+    while len(kit.paths()) == 1:
+        await kit.send(0, 1, body=bytes(500))
+        stored += 1
+    for _ in range(2):
+        await kit.send(0, 1, body=b"behind the name of the file that stayed")
+    assert not log.stopped and len(kit.storage.segments()) == 1
+    return log, stored + 2
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ENOSPC])
+@in_loop
+async def test_a_segment_that_could_not_be_removed_again_goes_before_the_next_one(
+    kit: LogKit, number: int
+) -> None:
+    log, stored = await refused_roll(kit, number)
+    assert len(kit.paths()) == 2
+    (_, leftover) = kit.paths()
+    kit.environment.files.mend()
+    await kit.send(0, 1)
+    await kit.settle(1)
+    assert not log.stopped and len(kit.storage.segments()) == len(kit.paths()) == 2
+    assert leftover not in kit.paths()
+    assert len((await consume(log)).bodies) == stored + 1
+
+
+@pytest.mark.parametrize("power", [True, False])
+@in_loop
+async def test_a_start_never_takes_the_file_that_stayed_for_a_segment(
+    make_kit: Callable[[], LogKit], power: bool
+) -> None:
+    for dice in range(20 if power else 1):
+        kit = make_kit()
+        _, stored = await refused_roll(kit, errno.EIO)
+        kit.crash(Random(dice)) if power else kit.kill()
+        kit.environment.files.mend()
+        log = await kit.open()
+        assert not (kit.report.in_doubt or kit.report.damage or kit.report.cuts)
+        assert len((await consume(log)).bodies) == stored
+        assert len(kit.paths()) == len(kit.storage.segments()) == 2
+        await kit.send(0, 1)
+
+
+@in_loop
+async def test_a_file_that_stayed_and_comes_back_before_later_segments_is_none_either(
+    make_kit: Callable[[], LogKit],
+) -> None:
+    for dice in range(20):
+        kit = make_kit()
+        log, stored = await refused_roll(kit, errno.EIO)
+        kit.environment.files.mend()
+        kit.append(0, 1)
+        log.write()
+        kit.crash(Random(dice))
+        log = await kit.open()
+        assert not (kit.report.in_doubt or kit.report.damage)
+        assert len((await consume(log)).bodies) in (stored, stored + 1)
+        assert len(kit.paths()) == len(kit.storage.segments())
+
+
+@in_loop
+async def test_the_log_may_end_where_the_file_that_stayed_begins(kit: LogKit) -> None:
+    """What lies behind its name is torn, so the next segment gets that very name."""
+    log, stored = await refused_roll(kit, errno.EIO)
+    kit.environment.files.mend()
+    first, leftover = kit.paths()
+    base = int(leftover[-24:-4])
+    assert len(kit.paths()) == 2 and log.appended > base
+    kit.environment.files.open(first).write(base, [b"torn", bytes(log.appended - base - 4)])
+    kit.kill()
+    log = await kit.open()
+    assert not kit.report.in_doubt and len(kit.report.cuts) + len(kit.report.damage) == 1
+    assert len((await consume(log)).bodies) == stored - 2
+    assert (await kit.send(0, 1)).base_offset >= stored - 2
+
+
+@pytest.mark.parametrize("operation", ["open", "rename"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EROFS, errno.EIO])
+@in_loop
+async def test_a_reserve_that_can_not_be_taken_puts_the_roll_off(
+    kit: LogKit, operation: Operation, number: int
+) -> None:
+    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    await kit.settle(1)
+    files = kit.environment.files
+    files.fail("create", errno.ENOSPC, times=None, name=".seg")
+    files.fail(operation, number, times=None, name="reserve")
+    for _ in range(8):
+        await kit.send(0, 1, body=bytes(500))
+    assert not log.stopped and len(kit.paths()) == 1
+    files.mend()
+    files.fail("create", errno.ENOSPC, times=None, name=".seg")
+    await kit.send(0, 1, body=bytes(500))
+    assert not log.stopped and len(kit.paths()) == 2
+    assert len((await consume(log)).bodies) == 9
+
+
+@pytest.mark.parametrize(
+    "number, advice", [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max")]
+)
+@pytest.mark.parametrize("operation", ["create", "sync_folder"])
+@in_loop
+async def test_a_start_that_may_open_no_file_says_which_limit_to_raise(
+    kit: LogKit, operation: Operation, number: int, advice: str
+) -> None:
+    kit.environment.files.fail(operation, number)
+    with pytest.raises(LogError, match=advice) as refused:
+        await kit.open()
+    assert "check" not in str(refused.value)
 
 
 @in_loop

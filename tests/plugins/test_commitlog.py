@@ -307,6 +307,42 @@ def test_a_reserve_taken_by_a_segment_never_comes_back_written() -> None:
     assert f"{STEP:020d}.seg" in after.list("/data/log")
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_reserve_whose_new_name_can_not_be_synced_for_lack_of_files_is_put_off(
+    number: int,
+) -> None:
+    files = FaultyFiles()
+    storage = begun(files)
+    append(storage, 0, pattern(STEP - 1))
+    full(files)
+    files.fail("sync_folder", number)
+    with pytest.raises(DiskRefused, match="raise the limit"):
+        storage.begin(STEP - 1)
+    assert "reserve" not in files.list("/data/log")
+    assert bases(storage.segments()) == [0]
+    append(storage, STEP - 1, b"x")
+    storage.begin(STEP)
+    assert files.list("/data/log") == [f"{base:020d}.seg" for base in (0, STEP)]
+    append(storage, STEP, b"y")
+    assert storage.read(STEP - 1, 1) + storage.read(STEP, 9) == b"xy"
+
+
+def test_a_failed_sync_of_the_name_that_the_reserve_got_is_the_end() -> None:
+    files = FaultyFiles()
+    storage = begun(files)
+    append(storage, 0, pattern(STEP - 1))
+    full(files)
+    files.fail("sync_folder", errno.EIO)
+    with pytest.raises(LogStopped, match="a sync of the log failed"):
+        storage.begin(STEP - 1)
+    with pytest.raises(LogStopped):
+        append(storage, STEP - 1, b"x")
+    storage.close()
+    again = on(files)
+    again.begin(STEP - 1)
+    assert again.read(0, STEP) == pattern(STEP - 1)
+
+
 def test_a_cut_that_can_not_be_kept_is_not_made() -> None:
     files = FaultyFiles()
     storage = begun(files)

@@ -118,7 +118,7 @@ class _Inspection:
         self._proven = 0
 
     def run(self, on_batch: OnBatch | None) -> None:
-        log_id, spans = find_spans(self._read, list(self._segments()))
+        log_id, spans = find_spans(self._read, self._in_use(self._segments()))
         report = self.report
         report.end = spans[0].base if spans else 0
         if log_id is None:
@@ -156,6 +156,24 @@ class _Inspection:
                 suffix == SUFFIX and f"{stem}{_SEGMENT}" in names
             ):
                 self.report.notes.append(f"{path} is no part of the log")
+
+    def _in_use(self, segments: Iterator[Segment]) -> list[Segment]:
+        """All but those that the disk refused when they were made, and whose files stayed: the
+        log goes on in the one before."""
+        kept: list[Segment] = []
+        for segment in segments:
+            at = segment.base - kept[-1].base if kept else 0
+            if (
+                kept
+                and self._only_zeros(segment.base, 0, segment.size)
+                and not self._only_zeros(kept[-1].base, at, kept[-1].size)
+            ):
+                self._open.pop(segment.base).close()
+                text = "was prepared, but the log went on in the one before; the next start removes"
+                self.report.notes.append(f"{segment.name} {text} it")
+            else:
+                kept.append(segment)
+        return kept
 
     def _nameless(self, spans: Sequence[Span]) -> None:
         """No segment begins with an intact batch, so it can't be told which log this is."""

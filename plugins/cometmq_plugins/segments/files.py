@@ -56,6 +56,8 @@ class SegmentTable:
         self._view: tuple[tuple[int, ...], tuple[Entry, ...]] = ((), ())
         self._open: deque[Entry] = deque()
         self._open_max = min(_OPEN_FILES, files.open_max() // _OPEN_SHARE)
+        self.leftovers: list[str] = []
+        """Files that have the name of a segment and are none, see `load`."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -72,18 +74,31 @@ class SegmentTable:
         self._view = tuple(entry.base for entry in entries), tuple(entries)
 
     def load(self) -> None:
-        """List the folder. A file that goes on behind the next one's name is read up to there."""
-        entries = []
+        """List the folder. A file that goes on behind the next one's name is read up to there.
+        A file of zeros before whose name the log did not end is no segment: the disk refused it
+        when it was made, and the log went on in the one before."""
+        entries: list[Entry] = []
+        self.leftovers = []
         for name in self._files.list(self._folder):
             match = _NAME.fullmatch(name)
             if match is not None:
                 path = f"{self._folder}/{name}"
                 file = self._files.open_for_reading(path)
-                entries.append(Entry(int(match[1]), path, file.size()))
+                entry = Entry(int(match[1]), path, file.size())
+                if entries and self._goes_on_past(entries[-1], entry.base, file, entry.size):
+                    self.leftovers.append(path)
+                else:
+                    entries.append(entry)
                 file.close()
         for entry, following in pairwise(entries):
             entry.end = min(entry.end, following.base)
         self.set(entries)
+
+    def _goes_on_past(self, before: Entry, base: int, file: File, size: int) -> bool:
+        """Whether `before` holds bytes behind `base`, and the file of that name nothing."""
+        if before.base + before.size <= base or not only_zeros(file, 0, size):
+            return False
+        return not only_zeros(self.file(before), base - before.base, before.size)
 
     def path(self, base: int) -> str:
         """Where the segment that begins at `base` lies."""

@@ -8,8 +8,9 @@ whole by rename, which no other process can get in between, and a control batch 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from cometmq.environment import Files
+from cometmq.environment import File, Files
 
 logger = logging.getLogger("cometmq.storage")
 _PIECE_BYTES = 1 << 20
@@ -19,9 +20,18 @@ _START_BYTES = 1 << 20
 class SpaceReserve:
     """The file `log/reserve`. Its name is synced by whoever syncs the folder."""
 
-    def __init__(self, files: Files, folder: str, size_bytes: int, step_bytes: int) -> None:
-        """`step_bytes`: how much a segment takes at once when there is room."""
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        size_bytes: int,
+        step_bytes: int,
+        sync_names: Callable[[], None],
+    ) -> None:
+        """`step_bytes`: how much a segment takes at once when there is room; `sync_names` syncs
+        the folder."""
         self._files = files
+        self._sync_names = sync_names
         self._path = f"{folder}/reserve"
         self._size_bytes = size_bytes
         self._margin_bytes = 2 * step_bytes
@@ -63,16 +73,26 @@ class SpaceReserve:
             file.close()
         return made
 
-    def take(self, path: str) -> bool:
-        """Turn it into the file `path`, all zeros, durably; False if there is none."""
-        if not self._files.exists(self._path) or self._size() == 0:
-            return False
-        self._files.rename(self._path, path)
-        # At once: a reserve that came back under its old name after it was written to would be
-        # old bytes in a new segment.
-        self._files.sync_folder(path.rpartition("/")[0])
+    def take(self, path: str) -> File | None:
+        """Turn it into the file `path`, all zeros, durably; None if there is none. Raises OSError
+        (it may have its new name then, and holds zeros), LogStopped if the sync failed."""
+        if not self._files.exists(self._path):
+            return None
+        # Opened before it is renamed: who can't open it leaves it where it is.
+        file = self._files.open(self._path)
+        try:
+            if file.size() == 0:
+                file.close()
+                return None
+            self._files.rename(self._path, path)
+            # At once: a reserve that came back under its old name after it was written to would
+            # be old bytes in a new segment.
+            self._sync_names()
+        except BaseException:
+            file.close()
+            raise
         logger.warning("the disk is full: %s was made from the reserve", path)
-        return True
+        return file
 
     def give_piece(self, size_bytes: int) -> bool:
         """Give at least `size_bytes` back to the file system; False if it hasn't so much besides

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from cometmq.advice import advice, no_descriptor
 from cometmq.environment import Buffer, Environment, Files
 from cometmq.errors import LogError
 from cometmq.interfaces import Segment
@@ -24,7 +25,7 @@ from cometmq_plugins.segments.files import (
     only_zeros,
     write_side_file,
 )
-from cometmq_plugins.segments.ground import BLOCK_BYTES, extend, new_file, no_space
+from cometmq_plugins.segments.ground import BLOCK_BYTES, Ground, extend, no_space
 from cometmq_plugins.segments.read_ahead import ReadAhead
 from cometmq_plugins.segments.reserve import SpaceReserve
 from cometmq_plugins.segments.sync import Unsynced
@@ -60,7 +61,9 @@ class SegmentStorage:
         self._step_bytes = step_bytes
         self._table = SegmentTable(files, self._folder)
         self._unsynced = Unsynced(files, environment.threads, self._folder)
-        self._reserve = SpaceReserve(files, self._folder, reserve_bytes, step_bytes)
+        sync_names = self._unsynced.sync_names
+        self._reserve = SpaceReserve(files, self._folder, reserve_bytes, step_bytes, sync_names)
+        self._ground = Ground(files, self._reserve, step_bytes)
         self._ahead = ReadAhead(environment.threads, read_ahead_bytes)
         self._doomed = Doomed(files, self._folder)
         self._active: Entry | None = None
@@ -78,13 +81,14 @@ class SegmentStorage:
                 lack = "holds no log (no folder `log` is in it)"
                 raise LogError(f"{self._data} {lack}; name the data folder of a broker")
             self._table.load()
+            self._ground.leftovers = self._table.leftovers
         except OSError as error:
             self.close()
             why = f"{error.filename}: {error.strerror}" if error.filename else error
-            raise LogError(
-                f"the data folder {self._data} can't be used ({why}); check that it is a "
-                "folder that this user may read and write, or choose another one"
-            ) from error
+            todo = "check that it is a folder that this user may read and write, or choose another"
+            if no_descriptor(error):
+                todo = advice(error)
+            raise LogError(f"the data folder {self._data} can't be used ({why}); {todo}") from error
         return list(self.segments())
 
     def segments(self) -> Sequence[Segment]:
@@ -123,7 +127,7 @@ class SegmentStorage:
         elif last is not None:
             self._check_follows(last, base)
         self._cut_prepared_space(base)
-        file = new_file(self._files, self._reserve, self._table.path(base), self._step_bytes)
+        file = self._ground.new_file(self._table.path(base))
         if self._active is not None:
             self.seal(base)
         entry = Entry(base, self._table.path(base), file.size())
@@ -271,7 +275,7 @@ class SegmentStorage:
             self._unsynced.stop(error)
             raise LogError(
                 f"[{position}, {end}) of the log could not be written again ({error}); "
-                "check the disk and start again"
+                f"{advice(error)} and start again"
             ) from error
         if rewritten != end - position:
             raise LogError(
@@ -308,7 +312,7 @@ class SegmentStorage:
             self._unsynced.stop(error)
             raise LogError(
                 f"the log could not be cut at position {position} ({error}); the bytes are kept in "
-                f"{kept or 'no file, being zeros'}; check the disk and start again"
+                f"{kept or 'no file, being zeros'}; {advice(error)} and start again"
             ) from error
         return kept
 

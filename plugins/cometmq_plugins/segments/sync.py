@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from cometmq.advice import advice, no_descriptor
 from cometmq.environment import File, Files, Threads
 from cometmq.errors import LogStopped
 from cometmq_plugins.segments.files import Entry
@@ -59,8 +60,21 @@ class Unsynced:
         """What the disk holds can't be known any more: nothing may follow."""
         self.stopped = (
             f"a sync of the log failed ({error}), so nothing more is written; "
-            "check the disk and start the broker again, it will verify the log"
+            f"{advice(error)} and start the broker again, it will verify the log"
         )
+
+    def sync_names(self) -> None:
+        """Names made, renamed or removed before this call are on disk after it. Raises LogStopped
+        if the sync failed, OSError if none was tried, since no file could be opened."""
+        names = self._names_changed
+        try:
+            self._files.sync_folder(self._folder)
+        except OSError as error:
+            if no_descriptor(error):
+                raise
+            self.stop(error)
+            raise LogStopped(self.stopped) from error
+        self._names_synced = max(self._names_synced, names)
 
     async def sync(self) -> None:
         """Everything changed before this call is on disk after it."""
