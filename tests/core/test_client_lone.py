@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cometmq import Closed, Message, OutcomeUnknown, Producer, Refused, SendResult
+from cometmq import Closed, Message, OutcomeUnknown, Producer, Refused, Retryable, SendResult
 from cometmq.batch import decode_records, parse
 from cometmq.client.ctrl_c import CtrlC
 from cometmq.client.producer_options import ProducerOptions
@@ -133,6 +133,24 @@ def test_what_can_not_be_sent_is_refused_and_nothing_is_left(
     with pytest.raises(Refused):
         rig.producer.begin_lone(message, level)
     assert rig.producer.sender.is_idle() and rig.begin(orders(1))
+
+
+def test_what_could_not_be_made_a_request_ends_in_its_time(
+    rig: LoneRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.engine, "call", short)
+        with pytest.raises(MemoryError):
+            rig.producer.begin_lone(orders(1), None)
+    (batch,) = rig.producer.sender.unfinished
+    assert not rig.begin(orders(2))
+    rig.pass_time(ProducerOptions().send_timeout + 1)
+    with pytest.raises(Retryable):
+        batch.result()
+    assert rig.begin(orders(3)) and len(rig.sends()) == 1
 
 
 def test_nothing_goes_once_the_producer_is_closed(rig: LoneRig) -> None:

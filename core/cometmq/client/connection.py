@@ -46,9 +46,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 Send = Callable[[Sequence[Buffer]], bool]
 
 GREETING_TIMEOUT_S = 5.0
+HEARTBEAT_MIN_S = 0.1
+"""A broker may ask for signs of life, not for all of a core."""
 HANDSHAKES_MAX = 3
 """So many failed ones in a row are no accident of a broker that just stops or starts."""
 NEVER = float("inf")
+_NOT_TRIED = "no connection was tried yet"
 
 
 class State(Enum):
@@ -58,6 +61,11 @@ class State(Enum):
     GREETING = "greeting"
     READY = "ready"
     CLOSED = "closed"
+
+
+DOWN, GREETING, READY, CLOSED = State
+"""For every step on the way of a message: members are looked up in an enum six times as long."""
+_OK, _HELLO_REQUIRED = Status.OK, Status.HELLO_REQUIRED
 
 
 class Connection:
@@ -73,11 +81,11 @@ class Connection:
     ) -> None:
         self.address = address
         self.client_id = client_id
-        self.state = State.DOWN
+        self.state = DOWN
         self.server: HelloReply | None = None
         """What the broker said of itself; None until the first hello."""
         self.limits = Limits()
-        self.reason = "no connection was tried yet"
+        self.reason = _NOT_TRIED
         """Why there is no connection, for messages to people."""
         self.epoch = first_epoch
         """Grows with each hello."""
@@ -95,6 +103,7 @@ class Connection:
         self._next_id = 1
         self._urgent: list[Buffer] | None = None
         self._hello_id = 0
+        self._heartbeat_s = NEVER
         self._heartbeat_at_s = NEVER
         self._received_at_s = 0.0
         self._used_bytes = 0
@@ -137,13 +146,13 @@ class Connection:
 
     def goodbye(self) -> list[Buffer]:
         """The frames that end the session cleanly; empty when there is none."""
-        if self.state is not State.READY:
+        if self.state is not READY:
             return []
         return pack(self._new_id(), Operation.GOODBYE, Goodbye())
 
     def close(self, error: CometError) -> None:
         """Fail all that is unanswered: sent changes are unknown, the rest gets `error`."""
-        self.state = State.CLOSED
+        self.state = CLOSED
         for call in self._take_all():
             unknown = call.changing and (call.sent or call.maybe_done)
             call.fail(self._unknown(call, "the client was closed") if unknown else error)
@@ -152,11 +161,11 @@ class Connection:
 
     def wants_channel(self, now_s: float) -> bool:
         """Whether a new channel should be opened now."""
-        return self.state is State.DOWN and bool(self.pending) and now_s >= self._open_at_s
+        return self.state is DOWN and bool(self.pending) and now_s >= self._open_at_s
 
     def opened(self, now_s: float) -> None:
         """A new channel is there (connected or about to): say hello first."""
-        self.state = State.GREETING
+        self.state = GREETING
         self.epoch += 1
         self._hello_id = self._new_id()
         hello = Hello(
@@ -169,6 +178,8 @@ class Connection:
         )
         self._urgent = pack(self._hello_id, Operation.HELLO, hello)
         self._received_at_s = now_s
+        if self.reason == _NOT_TRIED:
+            self.reason = f"{self.address} has not answered hello yet"
 
     def flush(self, send: Send) -> bool:
         """Hand over what may go, until `send` returns False. Returns whether anything went."""
@@ -180,7 +191,7 @@ class Connection:
                 return False
             self._urgent = None
             went = True
-        while self._queue and self.state is State.READY:
+        while self._queue and self.state is READY:
             call = self._queue[0]
             used_bytes = self._used_bytes
             if used_bytes and used_bytes + call.size_bytes > self.limits.credit_bytes:
@@ -199,7 +210,7 @@ class Connection:
 
     def received(self, now_s: float, frames: Sequence[Buffer]) -> None:
         """Take one message from the broker."""
-        if self.state is not State.READY and self.state is not State.GREETING:
+        if self.state is not READY and self.state is not GREETING:
             return  # the rest of a channel that was given up
         self._received_at_s = now_s
         try:
@@ -225,9 +236,9 @@ class Connection:
 
     def lost(self, now_s: float, reason: str) -> None:
         """This channel is over: the next one is opened after a while, what was out goes again."""
-        if self.state in (State.DOWN, State.CLOSED):
+        if self.state in (DOWN, CLOSED):
             return
-        self.state = State.DOWN
+        self.state = DOWN
         self.reason = reason
         self._urgent = None
         self._heartbeat_at_s = NEVER
@@ -254,9 +265,9 @@ class Connection:
             if (call := self.pending.get(request_id)) is not None:
                 self.abandon(call)
                 call.fail(self._too_late(call))
-        if self.state is State.GREETING and now_s >= self._received_at_s + GREETING_TIMEOUT_S:
+        if self.state is GREETING and now_s >= self._received_at_s + GREETING_TIMEOUT_S:
             self.lost(now_s, f"{self.address} did not answer hello in {GREETING_TIMEOUT_S:g} s")
-        if self.state is State.READY and now_s >= self._heartbeat_at_s:
+        if self.state is READY and now_s >= self._heartbeat_at_s:
             self._beat(now_s)
 
     def next_s(self) -> float:
@@ -264,10 +275,10 @@ class Connection:
         while self._deadlines and self._deadlines[0][1] not in self.pending:
             heappop(self._deadlines)
         next_s = self._deadlines[0][0] if self._deadlines else NEVER
-        if self.state is not State.READY:
-            if self.state is State.DOWN and self.pending:
+        if self.state is not READY:
+            if self.state is DOWN and self.pending:
                 return min(next_s, self._open_at_s)
-            if self.state is State.GREETING:
+            if self.state is GREETING:
                 return min(next_s, self._received_at_s + GREETING_TIMEOUT_S)
         return min(next_s, self._heartbeat_at_s)
 
@@ -278,7 +289,7 @@ class Connection:
         return self._next_id - 1
 
     def _greeted(self, now_s: float, status: int, header: memoryview) -> None:
-        if status != Status.OK:
+        if status != _OK:
             told = decode(Failure, header)
             error = failure(status, told.detail, told.retry_after_ms)
             self.lost(now_s, f"{self.address} refused the connection: {error}")
@@ -287,10 +298,11 @@ class Connection:
             return
         self.server = decode(HelloReply, header)
         self.limits = self.server.limits
-        self.state = State.READY
+        self.state = READY
         self.reason = ""
         self._handshakes_failed = 0
-        self._heartbeat_at_s = now_s + self.server.heartbeat_ms / 1000
+        self._heartbeat_s = max(HEARTBEAT_MIN_S, self.server.heartbeat_ms / 1000)
+        self._heartbeat_at_s = now_s + self._heartbeat_s
         self.on_ready()
 
     def _answered(
@@ -298,19 +310,19 @@ class Connection:
     ) -> None:
         call = self.pending.get(request_id)
         if call is None:  # abandoned, or a heartbeat's
-            if status == Status.HELLO_REQUIRED:
+            if status == _HELLO_REQUIRED:
                 self.lost(now_s, f"{self.address} ended the session")
             return
-        if status == Status.HELLO_REQUIRED:
+        if status == _HELLO_REQUIRED:
             # This one was not carried out; of the others nothing is known.
             call.sent = False
             self.lost(now_s, f"{self.address} ended the session")
             return
-        result = decode(call.reply_type if status == Status.OK else Failure, header)
+        result = decode(call.reply_type if status == _OK else Failure, header)
         del self.pending[request_id]
         self._used_bytes -= call.size_bytes
         self._backoff.reset()
-        if status == Status.OK:
+        if status == _OK:
             call.body = body
             call.resolve(result)
             return
@@ -326,7 +338,7 @@ class Connection:
             self.lost(now_s, f"{self.address} has been silent for {silent_s:.1f} s")
             return
         self._urgent = pack(self._new_id(), Operation.HEARTBEAT, Heartbeat())
-        self._heartbeat_at_s = now_s + self.server.heartbeat_ms / 1000
+        self._heartbeat_at_s = now_s + self._heartbeat_s
 
     def _too_late(self, call: Call[Any]) -> CometError:
         if call.changing and (call.sent or call.maybe_done):

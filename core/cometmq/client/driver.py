@@ -39,7 +39,6 @@ SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
 CLOSED = "this client is closed; make a new one"
-INTERRUPTED = "the wait was interrupted"
 FORKED = (
     "this client was made before a fork and its connection belongs to the parent process; "
     "make a new one in the child"
@@ -92,7 +91,7 @@ class Driver:
             try:
                 self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
-                task.cancel(CLOSED if self._closing else INTERRUPTED)
+                task.cancel(CLOSED if self._closing else "the wait was interrupted")
             self._leave()
         self._run_deferred()
         return task.result()
@@ -112,7 +111,7 @@ class Driver:
             self._leave()
         self._run_deferred()
         if not begun.done:
-            raise Closed(CLOSED if self._closing else INTERRUPTED)
+            raise Closed(CLOSED)
         return begun
 
     def do(self, change: Callable[[], T], *, stays: bool = True) -> T:

@@ -17,7 +17,7 @@ import msgspec
 
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
-from cometmq.client.connection import NEVER, Connection, State
+from cometmq.client.connection import DOWN, GREETING, NEVER, READY, Connection
 from cometmq.client.flows import Flow, Task, Waitable
 from cometmq.client.transports import find_connect
 from cometmq.environment import Buffer, Environment
@@ -33,8 +33,14 @@ _EPOCH_SHIFT = 16
 call themselves the same, the newer one wins for good, and one made after a crash is the newer."""
 RECEIVED_AT_ONCE = 256
 """Messages of one call to the channel: when fewer came, no more were there."""
+ROUNDS_MAX = 16
+"""Rounds of one `pump`, so that a broker that never stops talking keeps nobody from deadlines."""
 BLOCKED_RETRY_S = 0.002
 """A transport says when something came, not when it could take more: so ask again."""
+
+
+def _come_again() -> None:
+    """For a timer that is there for its time alone."""
 
 
 class Timer:
@@ -161,12 +167,17 @@ class Engine:
     # --- for drivers --------------------------------------------------------------------------
 
     def pump(self, look: bool = True) -> None:
-        """Do all that can be done now: due timers, send, receive. Never blocks. Without `look` it
-        does not try to receive before it sends: for whoever waits in the channel right after."""
+        """Do what can be done now: due timers, send, receive. Never blocks; of very much it does
+        a part, and `next_s` says now. Without `look` it does not try to receive before it sends:
+        for whoever waits in the channel right after."""
         if self.closed is not None:
             return
-        while self._step(look):
+        for _ in range(ROUNDS_MAX):
+            if not self._step(look):
+                return
             look = True
+        if self.closed is None:
+            self.at(self.now_s(), _come_again)
 
     def send_now(self) -> None:
         """Of `pump` only the sending; whatever else is due waits for it."""
@@ -201,10 +212,10 @@ class Engine:
         now_s = self.now_s()
         connection = self.connection
         went = False
-        if self.channel is not None and (look or connection.state is not State.READY):
+        if self.channel is not None and (look or connection.state is not READY):
             went = self._receive(self.channel, now_s)
         connection.tick(now_s)
-        if connection.state is State.DOWN:
+        if connection.state is DOWN:
             self._drop_channel()
             if connection.wants_channel(now_s):
                 self._open(now_s)
@@ -231,7 +242,7 @@ class Engine:
     def _take(self, channel: Channel, now_s: float) -> int:
         """How many messages came."""
         connection = self.connection
-        if connection.state is not State.READY and connection.state is not State.GREETING:
+        if connection.state is not READY and connection.state is not GREETING:
             return 0
         messages = channel.receive(RECEIVED_AT_ONCE)
         for frames in messages:

@@ -29,7 +29,7 @@ WINDOW = 4
 REQUEST_BYTES = 512 << 10
 REQUEST_BATCHES = 256
 
-
+_OK, _SEND = Status.OK, Operation.SEND
 _OUT_OF_ROW = ("OUT_OF_SEQUENCE", "UNKNOWN_PRODUCER")
 
 
@@ -50,7 +50,7 @@ class Sender:
         self._numbering = Numbering(engine.environment.random)
         self._lanes: dict[tuple[str, int], SendLane] = {}
         self._ready: deque[SendLane] = deque()
-        self._lone: tuple[Batch, Call[SendReply]] | None = None
+        self._lone: tuple[Batch, Call[SendReply] | None] | None = None
         """A batch that has no lane as long as none is needed: it is all there is, and out."""
         self._in_call: dict[Call[SendReply], list[Batch]] = {}
         self._sweep: Timer | None = None
@@ -82,11 +82,12 @@ class Sender:
         """Take one while `is_idle`, and make a request of it at once: nothing can go with it."""
         assert batch.buffer is not None
         self._count_in(batch)
+        self._lone = batch, None  # should the call fail for want of memory, its time ends it
         self._lone = batch, self._call([batch], [batch.buffer])
 
     def is_idle(self) -> bool:
         """Whether nothing is here, on its way or waiting."""
-        return not (self._lanes or self.requests or self._closed)
+        return not (self.unfinished or self._lanes or self.requests or self._closed)
 
     def pump(self) -> None:
         """Make requests of what may go."""
@@ -150,7 +151,7 @@ class Sender:
             [batch.topic.route.incarnation for batch in batches],
             batches[0].level,
         )
-        call = self._engine.call(Operation.SEND, header, SendReply, NEVER, buffers)
+        call = self._engine.call(_SEND, header, SendReply, NEVER, buffers)
         call.repeat = False  # it is put together anew, without what expired
         self.requests += 1
         self._in_call[call] = batches
@@ -181,7 +182,7 @@ class Sender:
         self.pump()
 
     def _settle(self, batch: Batch, part: SendResultPart, level: str) -> None:
-        if part.status != Status.OK:
+        if part.status != _OK:
             self._failed(batch, failure(part.status, part.detail, part.retry_after_ms))
             return
         server = self._engine.connection.server
@@ -267,7 +268,7 @@ class Sender:
             self._give_lane(*self._lone)
         return self._lanes[batch.topic.route.topic, batch.queue]
 
-    def _give_lane(self, batch: Batch, call: Call[SendReply]) -> None:
+    def _give_lane(self, batch: Batch, call: Call[SendReply] | None) -> None:
         """The lone batch goes on as all others do."""
         self._lone = None
         key = batch.topic.route.topic, batch.queue
