@@ -75,7 +75,8 @@ def stamp(
         flags,
         origin_position,
     )
-    _seal_stamp(buffer, log_id_seed)
+    covered = memoryview(buffer)[LENGTH_AT:SEALED_AT]
+    U32.pack_into(buffer, BROKER_CRC_AT, crc32c(covered, log_id_seed))
 
 
 def cut(batch: Batch, keep: Sequence[int], *, log_id_seed: int) -> bytearray:
@@ -106,7 +107,7 @@ def cut(batch: Batch, keep: Sequence[int], *, log_id_seed: int) -> bytearray:
     U32.pack_into(buffer, SIZE_AT, size)
     buffer[FLAGS_AT] |= FLAG_CUT
     seal(buffer)
-    _seal_stamp(buffer, log_id_seed)
+    U32.pack_into(buffer, BROKER_CRC_AT, crc32c(buffer[LENGTH_AT:SEALED_AT], log_id_seed))
     return buffer
 
 
@@ -163,8 +164,3 @@ def _reframed(batch: Batch, head: bytes, topic_length: int, queue: int) -> bytea
     buffer[TOPIC_LENGTH_AT] = topic_length
     seal(buffer)
     return buffer
-
-
-def _seal_stamp(buffer: bytearray | memoryview, log_id_seed: int) -> None:
-    covered = memoryview(buffer)[LENGTH_AT:SEALED_AT]
-    U32.pack_into(buffer, BROKER_CRC_AT, crc32c(covered, log_id_seed))

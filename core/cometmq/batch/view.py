@@ -18,6 +18,7 @@ from cometmq.batch.layout import (
     ARRAY32,
     ARRAY_HEADER,
     BATCH_BYTES_MAX,
+    BROKER_CRC_AT,
     CODEC_MASK,
     CODECS,
     FIXED_BYTES,
@@ -32,7 +33,6 @@ from cometmq.batch.layout import (
     LENGTH_AT,
     LENGTH_MIN,
     MAGIC,
-    OPENING,
     PRODUCER_CRC_AT,
     PRODUCER_SECTION,
     RESERVED,
@@ -40,6 +40,7 @@ from cometmq.batch.layout import (
     STAMP,
     STAMP_AT,
     U16,
+    U32,
     ProducerTuple,
     bad,
 )
@@ -102,7 +103,7 @@ class Batch(msgspec.Struct, eq=False, gc=False):
     def take_stamp(self, head: bytes | bytearray) -> None:
         """Make the broker's fields what they are in `head`, the first bytes of this same batch
         after its stamp (`STAMPED_BYTES` or more). The bytes in `view` stay what they were."""
-        _, self.broker_crc, _ = OPENING.unpack_from(head)
+        (self.broker_crc,) = U32.unpack_from(head, BROKER_CRC_AT)
         (
             self.position,
             self.epoch,
@@ -279,7 +280,7 @@ def _is_plain(batch: Batch, limit: int) -> bool:
     if not _ARRAY_HEADER_BYTES <= size == batch.length - records_at or size > limit:
         return False
     view = batch.view
-    lengths = _column(view, table_at, count)
+    lengths: tuple[int, ...] = struct.unpack_from(f"<{count}I", view, table_at)
     if sum(lengths) + _ARRAY_HEADER_BYTES != size:
         return False
     if ARRAY_HEADER.unpack_from(view, records_at) != (ARRAY32, count):

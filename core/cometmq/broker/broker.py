@@ -207,7 +207,7 @@ class Broker:
         self.log.on_truncated(lambda position: self.park.fire_all())
         advanced = self.composition.chain("readable_advanced")
         if advanced:
-            self.log.on_readable(lambda start, end, queues: _tell(advanced, start, end, queues))
+            self.log.on_readable(partial(_tell, advanced))
         # From now on it stays in memory: min offsets are told without waiting for the disk.
         await self.log.when_loaded(lambda: self.log.min_offset(0, 0))
 

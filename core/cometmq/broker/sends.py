@@ -114,8 +114,8 @@ class Sends:
             # Batches before this one are in the log: they must not hear that they failed.
             pending.refuse(internal_refusal(error, f"the batch for topic {shown(name)}"))
         else:
-            pending.accept(
-                appended.end,
+            pending.ends.append(appended.end)
+            pending.results.append(
                 SendResultPart(
                     status=_OK,
                     queue=batch.queue_claim,

@@ -151,7 +151,9 @@ class Positions:
             if waiters and waiters.any_up_to(appended):
                 return True
         waiters = self._appended
-        return bool(waiters) and self.excess and waiters.any_up_to(appended)
+        if not waiters:
+            return False
+        return self.excess and waiters.any_up_to(appended)
 
     def waiting(self) -> int:
         """How many wait in all."""

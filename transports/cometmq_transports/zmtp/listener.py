@@ -5,8 +5,8 @@ has something to say, and what they said goes to the receiver in one call. Each 
 such a turn and no more; who has said more is heard again in the next one.
 
 What is sent while several messages are handed up leaves at the end of the turn, what is sent while
-one is at once: its sender waits for that, and most likely nothing else follows. Whoever left is announced when everything that it
-said has been handed up.
+one is at once: its sender waits for that, and most likely nothing else follows. Whoever left is
+announced when everything that it said has been handed up.
 """
 
 from __future__ import annotations
