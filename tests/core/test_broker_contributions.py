@@ -97,6 +97,25 @@ def test_a_plugins_operation_says_no_in_its_own_words() -> None:
             admin.call(NUMBER - 1, Ask("now"), Told)
 
 
+class Undecodable(msgspec.Struct):
+    """Of two kinds of arrays msgspec can't tell which one it sees."""
+
+    either: list[int] | tuple[int, ...]
+
+
+def test_a_header_that_it_cant_have_is_an_error_at_start() -> None:
+    class Second(Oracle):
+        name = "second"
+
+        @hookimpl
+        def operations(self) -> Sequence[PluginOperation]:
+            return [PluginOperation(NUMBER, "SECOND_ASK", Undecodable, self.answer)]
+
+    broker = EmbeddedBroker(extra_plugins={"second": Second})
+    with pytest.raises(PluginError, match="SECOND_ASK can't have the header Undecodable"):
+        broker.start()
+
+
 @pytest.mark.parametrize(
     ("number", "sentence"),
     [(999, "999, which is below 1000"), (NUMBER, "1999, which is ORACLE_ASK's")],

@@ -37,6 +37,7 @@ class Route(NamedTuple):
 
     name: str
     kind: type[msgspec.Struct]
+    decode: Callable[[memoryview], msgspec.Struct]
     handle: Handler
 
 
@@ -77,10 +78,11 @@ class Dispatcher:
     def add(self, operation: Operation, handle: Handler) -> None:
         """Let `handle(request, header, body)` do this operation."""
         kind = protocol.REQUESTS[operation]
-        self._routes[int(operation)] = Route(operation.name, kind, handle)
+        self._add(int(operation), operation.name, kind, handle)
 
     def add_contributed(self, operation: PluginOperation) -> None:
-        """Let a plugin do this operation. Raises PluginError for a number that it can't have."""
+        """Let a plugin do this operation. Raises PluginError for a number or a header that it can't
+        have."""
         number = operation.number
         taken = self._routes.get(number)
         if number < FIRST_CONTRIBUTED or taken is not None:
@@ -98,7 +100,16 @@ class Dispatcher:
             else:
                 request.answer(result)
 
-        self._routes[number] = Route(operation.name, operation.header, handle)
+        try:
+            self._add(number, operation.name, operation.header, handle)
+        except TypeError as error:
+            raise PluginError(
+                f"operation {operation.name} can't have the header {operation.header.__name__}, "
+                f"which msgspec does not decode: {error}"
+            ) from error
+
+    def _add(self, number: int, name: str, kind: type[msgspec.Struct], handle: Handler) -> None:
+        self._routes[number] = Route(name, kind, protocol.decoder_of(kind).decode, handle)
 
     def received(self, drain: Sequence[tuple[Peer, Sequence[Buffer]]]) -> None:
         self.requests += len(drain)
@@ -107,7 +118,8 @@ class Dispatcher:
             for peer, frames in drain:
                 take(peer, frames, now_s)
         finally:
-            self._write()
+            self._before_write()
+            self._log.write()
 
     def lost(self, peer: Peer) -> None:
         self._sessions.lost(peer)
@@ -176,7 +188,10 @@ class Dispatcher:
                 f"operation {request.operation} is not known here: upgrade this broker, or "
                 "enable the plugin that brings it",
             )
-        message = protocol.decode(route.kind, header)
+        try:
+            message = route.decode(header)
+        except protocol.UNDECODABLE as error:
+            raise protocol.no_header(route.kind, error) from None
         # Send and Commit have the field; a sender who wants no answer gets none, ever.
         request.silent = getattr(message, "one_way", False)
         if self.unready and request.operation not in _WHILE_UNREADY:
@@ -242,7 +257,7 @@ class Dispatcher:
         self._write()
 
     def _write(self) -> None:
-        """The end of a drain."""
+        """The same as at the end of a drain."""
         self._before_write()
         self._log.write()
 

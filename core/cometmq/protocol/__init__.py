@@ -239,14 +239,27 @@ _kinds: set[type[msgspec.Struct]] = {*REQUESTS.values(), *REPLIES.values(), Fail
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in _kinds}
 
 S = TypeVar("S", bound=msgspec.Struct)
+UNDECODABLE = (msgspec.DecodeError, RecursionError)
+"""What a header's decoder raises; the second one for deep nesting."""
 
 
 def decode(kind: type[S], header: Buffer) -> S:
     """The header struct. Raises ProtocolError with msgspec's reason (also for deep nesting)."""
+    try:
+        return decoder_of(kind).decode(header)
+    except UNDECODABLE as error:
+        raise no_header(kind, error) from None
+
+
+def decoder_of(kind: type[S]) -> msgspec.msgpack.Decoder[S]:
+    """For who decodes many headers of one kind. It raises one of `UNDECODABLE`, of which
+    `no_header` makes an error that tells what was expected."""
     decoder = _decoders.get(kind)
     if decoder is None:  # a plugin's own
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
-    try:
-        return decoder.decode(header)  # type: ignore[return-value]
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ProtocolError(f"the header is not a {kind.__name__}: {error}") from None
+    return decoder  # type: ignore[return-value]
+
+
+def no_header(kind: type[msgspec.Struct], error: Exception) -> ProtocolError:
+    """What a header that can't be decoded means."""
+    return ProtocolError(f"the header is not a {kind.__name__}: {error}")
