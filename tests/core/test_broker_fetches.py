@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cometmq.batch import parse
+from cometmq.broker.fetch_turns import TURN_BYTES
 from cometmq.log import NotLoaded, ReadResult
 from cometmq.protocol import (
     Commit,
     CommitPart,
     Fetch,
     FetchPart,
+    Heartbeat,
     Operation,
     ReportDamage,
     Status,
@@ -335,6 +337,98 @@ def test_a_broker_in_doubt_is_read_only_and_says_why() -> None:
                 assert rig.broker.info().in_doubt
 
     asyncio.run(scenario())
+
+
+BIG = bytes(900_000)
+
+
+def test_fetches_of_more_than_a_turn_wait_for_the_next_and_nobody_behind_them() -> None:
+    """The connections take turns, so that who asks for little waits for little."""
+
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, BIG))
+        await client.send(batch_of("t", 1, b"small"))
+        other = await rig.client()
+        big = Fetch([FetchPart("t", 0, 0)])
+        pending = [client.post(Operation.FETCH, big) for _ in range(25)]
+        (session, _) = rig.broker._service.sessions  # type: ignore[union-attr]
+        assert (await other.ask(Operation.HEARTBEAT, Heartbeat())).status == Status.OK
+        small = await other.fetch(FetchPart("t", 1, 0))
+        assert batches(small) == [(0, 1)]
+        assert session.unanswered_bytes > 10 * len(BIG), "it did not overtake"
+        for request_id in pending:
+            assert batches(await client.answer(request_id)) == [(0, 1)]
+        assert session.unanswered_bytes == 0
+
+    play(scenario)
+
+
+def test_who_lets_too_many_fetches_wait_is_told_to_wait() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, BIG))
+        pending = [client.post(Operation.FETCH, Fetch([FetchPart("t", 0, 0)])) for _ in range(60)]
+        answers = [(await client.answer(request_id)).status for request_id in pending]
+        assert answers.count(Status.OK) >= 20
+        assert set(answers) == {Status.OK, Status.RETRY}
+        assert batches(await client.fetch(FetchPart("t", 0, 0))) == [(0, 1)]
+
+    play(scenario)
+
+
+def test_fetches_that_one_send_wakes_take_turns_too() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.ask(Operation.TOPIC_CREATE, TopicCreate("t"))
+        waiting = [await rig.client() for _ in range(30)]
+        header = Fetch([FetchPart("t", 0, 0)], wait_ms=10_000)
+        pending = [each.post(Operation.FETCH, header) for each in waiting]
+        await rig.settle()
+        assert len(rig.broker.park) == 30
+        await client.send(batch_of("t", 0, BIG))
+        for each, request_id in zip(waiting, pending, strict=True):
+            assert batches(await each.answer(request_id)) == [(0, 1)]
+        assert len(rig.broker.park) == 0
+
+    play(scenario)
+
+
+def test_a_fetch_that_was_put_off_waits_for_messages_as_any_other() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, BIG))
+        big = Fetch([FetchPart("t", 0, 0)])
+        pending = [client.post(Operation.FETCH, big) for _ in range(12)]
+        last = client.post(Operation.FETCH, Fetch([FetchPart("t", 1, 0)], wait_ms=10_000))
+        for request_id in pending:
+            await client.answer(request_id)
+        assert await client.answer_if_any(last) is None
+        await client.send(batch_of("t", 1, b"x"))
+        assert batches(await client.answer(last)) == [(0, 1)]
+
+    play(scenario)
+
+
+def test_fetches_that_were_put_off_are_answered_at_the_end_and_forgotten_with_their_session() -> (
+    None
+):
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(batch_of("t", 0, BIG))
+        big = Fetch([FetchPart("t", 0, 0)])
+        fetches = rig.broker._service.fetches  # type: ignore[union-attr]
+        fetches.turns.spent_bytes = TURN_BYTES
+        pending = client.post(Operation.FETCH, big)
+        gone = await rig.client()
+        fetches.turns.spent_bytes = TURN_BYTES
+        gone.post(Operation.FETCH, big)
+        gone.close()
+        assert len(batches(await client.answer(pending))) == 1
+        fetches.turns.spent_bytes = TURN_BYTES
+        pending = client.post(Operation.FETCH, big)
+        while not fetches.turns._waiting:
+            await asyncio.sleep(0)
+        await fetches.stop()
+        answer = await client.answer(pending)
+        assert (answer.status, answer.header.results) == (Status.OK, [])
+
+    play(scenario)
 
 
 def test_a_report_of_damage_is_counted_and_logged_once_a_minute(

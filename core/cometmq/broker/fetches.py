@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from cometmq.batch import seed
 from cometmq.broker.catalog import Catalog
-from cometmq.broker.fetch_reply import Reply
+from cometmq.broker.fetch_reply import SCAN_BYTES, Reply
+from cometmq.broker.fetch_turns import TURN_BYTES, FetchTurns
 from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
@@ -17,6 +18,7 @@ from cometmq.broker.requests import Request
 from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
+from cometmq.environment import Clock
 from cometmq.group_interfaces import Selector
 from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, QueueKey, ReadResult
@@ -35,6 +37,7 @@ class Fetches:
         catalog: Catalog,
         gate: Gate,
         limits: Limits,
+        clock: Clock,
         tenures: Tenures,
         filters: Filters,
         fetch_wait: tuple[FetchWait, ...],
@@ -52,6 +55,7 @@ class Fetches:
         self._drop = drop
         self._seed = seed(log.log_id)
         self._tasks = Tasks()
+        self.turns = FetchTurns(clock, self.bytes_max, log.write)
 
     def fetch(self, request: Request, header: Fetch, body: list[memoryview]) -> None:
         if not 1 <= len(header.parts) <= PARTS_MAX:
@@ -68,7 +72,7 @@ class Fetches:
         selector = self._filters.selector(header.filter)
         fetch = WaitingFetch(self, request, header, selector)
         if not fetch.retry():
-            self._wait(fetch)
+            self.wait(fetch)
 
     def key_of(self, group: str, part: FetchPart) -> QueueKey:
         """The queue that a part of a group's fetch means. Raises Rejected."""
@@ -93,10 +97,12 @@ class Fetches:
 
     async def stop(self) -> None:
         """Let no read outlive the log."""
+        await self.turns.stop()
         await self._tasks.stop()
 
-    def _wait(self, fetch: WaitingFetch) -> None:
+    def wait(self, fetch: WaitingFetch) -> None:
         """Nothing is there: a plugin may keep the fetch, else it is answered empty."""
+        fetch.waited = True
         for offer in self._fetch_wait:
             kept = offer(fetch)
             if kept is True:
@@ -160,6 +166,7 @@ class WaitingFetch:
         "queues",
         "request",
         "wait_ms",
+        "waited",
     )
 
     def __init__(
@@ -173,29 +180,52 @@ class WaitingFetch:
         """Those in which there was nothing when it looked last."""
         self._empty: list[QueueKey] = []
         self._selector = selector
+        self.waited = False
+        """It found nothing and was offered to plugins."""
         self._passed: dict[int, int] = {}
         """Incarnation by part, of those whose place has moved on past what nobody wants."""
 
     def retry(self) -> bool:
-        """Look again: True if it was answered, or will be when the disk has answered."""
+        """Look again: True if it was answered, or will be: when the disk has answered, or in
+        another turn."""
         if not self.request.session.open:
             self.request.drop()
             return True
+        turns = self._fetches.turns
+        if turns.spent_bytes >= TURN_BYTES:
+            turns.put_off(self)
+            return True
         self.queues = self._empty = []
         # One batch is always delivered, even to who has room for none.
-        reply = Reply(min(max(self.header.max_bytes, 1), self._fetches.bytes_max))
+        room = min(max(self.header.max_bytes, 1), self._fetches.bytes_max)
+        reply = Reply(room)
         try:
             pending = self.collect(reply, 0)
         except Exception as error:
             self.failed(error)
             return True
         if pending is not None:
+            turns.spent_bytes += room
             self._fetches.read_slowly(self, reply, pending)
-        elif reply.results:
+            return True
+        turns.spent_bytes += room - reply.room + SCAN_BYTES - reply.scan_room
+        if reply.results:
             self.answer(reply)
         else:
             return False
         return True
+
+    def go_on(self) -> None:
+        """Do what was put off, in a turn that has room for it."""
+        try:
+            if self.retry():
+                return
+            if self.waited:
+                self.answer_empty()  # to wait once more would be longer than it asked for
+            else:
+                self._fetches.wait(self)
+        except Exception as error:
+            self.failed(error)
 
     def answer_empty(self) -> None:
         self.answer(Reply(0))

@@ -66,6 +66,7 @@ class Service:
             catalog,
             gate,
             limits,
+            clock,
             tenures,
             Filters(composition.collect("filters")),
             chain("fetch_wait"),
