@@ -1,4 +1,4 @@
-"""Cleanup's parts one by one: rules, options, the believed clock, forecasts, telling of marks."""
+"""Cleanup's parts one by one: rules, options, forecasts, telling of marks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from cometmq_plugins.cleanup.rules import (
     reason_to_go,
     worth_closing,
 )
-from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
@@ -130,80 +129,6 @@ def test_options_that_make_no_sense_are_refused_with_file_and_line(
     with pytest.raises(ConfigError, match=sentence) as error:
         compose(load_config(str(file), {}, {}))
     assert f"{file}:5" in str(error.value) or f"{file}, line 5" in str(error.value)
-
-
-# --- the believed clock -----------------------------------------------------------------------
-
-
-def ahead_ms(clock: VirtualClock, trusted: TrustedTime) -> int:
-    return clock.wall_ms() - trusted.now_ms()
-
-
-def test_an_even_clock_is_believed_and_so_are_small_corrections() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, clock.wall_ms() - HOUR_MS, 24 * HOUR_MS)
-    for step_ms in (0, 50_000, -50_000, 60_000):
-        clock.step_wall(step_ms)
-        assert ahead_ms(clock, trusted) == 0
-        clock.advance(1000.0)
-        assert ahead_ms(clock, trusted) == 0
-    assert trusted.in_doubt_ms == trusted.confirmed_in_ms == 0
-
-
-def test_a_step_ahead_is_believed_a_day_later() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, 0, 24 * HOUR_MS)
-    clock.step_wall(365 * 24 * HOUR_MS)
-    assert ahead_ms(clock, trusted) == trusted.in_doubt_ms == 365 * 24 * HOUR_MS
-    clock.advance(DAY_S - 1)
-    assert ahead_ms(clock, trusted) == 365 * 24 * HOUR_MS
-    assert trusted.confirmed_in_ms == 1000
-    clock.advance(1.0)
-    assert ahead_ms(clock, trusted) == trusted.in_doubt_ms == 0
-
-
-def test_another_step_makes_it_wait_anew() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, 0, 24 * HOUR_MS)
-    clock.step_wall(10 * HOUR_MS)
-    trusted.now_ms()
-    clock.advance(DAY_S - 1)
-    clock.step_wall(HOUR_MS)
-    assert ahead_ms(clock, trusted) == 11 * HOUR_MS
-    clock.advance(DAY_S - 1)
-    assert ahead_ms(clock, trusted) == 11 * HOUR_MS
-    clock.advance(1.0)
-    assert ahead_ms(clock, trusted) == 0
-
-
-def test_a_step_back_is_followed_at_once() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, 0, 24 * HOUR_MS)
-    clock.step_wall(-10 * HOUR_MS)
-    assert ahead_ms(clock, trusted) == 0
-    clock.step_wall(10 * HOUR_MS)
-    assert ahead_ms(clock, trusted) == 10 * HOUR_MS
-    clock.step_wall(-10 * HOUR_MS)
-    assert ahead_ms(clock, trusted) == trusted.in_doubt_ms == 0
-
-
-def test_a_start_long_after_the_logs_last_use_is_a_step() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, clock.wall_ms() - 240 * HOUR_MS, 24 * HOUR_MS)
-    assert ahead_ms(clock, trusted) == 240 * HOUR_MS
-    clock.advance(DAY_S)
-    assert ahead_ms(clock, trusted) == 0
-    near = TrustedTime(clock, clock.wall_ms() - 24 * HOUR_MS, 24 * HOUR_MS)
-    assert ahead_ms(clock, near) == 0
-
-
-def test_somebody_who_knows_may_confirm_the_clock() -> None:
-    clock = VirtualClock()
-    trusted = TrustedTime(clock, 0, 24 * HOUR_MS)
-    clock.step_wall(240 * HOUR_MS)
-    assert ahead_ms(clock, trusted) > 0
-    trusted.confirm()
-    assert ahead_ms(clock, trusted) == trusted.in_doubt_ms == 0
 
 
 # --- the disk ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from cometmq.log.cutting import reload_state
 from cometmq.log.opening import START_STEP_BYTES
 from cometmq.log.places import LogPlaces, position_of
 from cometmq.log.positions import Callback, OnReadable, Outcome, PositionName
+from cometmq.log.records import ClockAhead
 from cometmq.log.settings import LogSettings
 from cometmq.log.syncing import LogSyncer
 
@@ -69,6 +70,13 @@ class LogDrains(LogPlaces):
         self._flush()
         if writer.is_due():
             self._roll()
+
+    def look_at_clock(self) -> ClockAhead:
+        """How far the wall clock is ahead, also if it stepped since the last batch: then the log
+        says so now. Raises NoSpace, DiskRefused, LogStopped, LogInDoubt."""
+        self._writer.look_at_clock()
+        self.write()
+        return self.state.clock_ahead.now
 
     def wait(self, level: Level | PositionName | None, position: int, callback: Callback) -> None:
         """Call back once the log up to `position` has a level (None: the default one), or once a

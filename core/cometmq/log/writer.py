@@ -165,6 +165,13 @@ class LogWriter:
         self._batches += 1
         return appended
 
+    def look_at_clock(self) -> None:
+        """Say of a step of the wall clock now, and not only before the next batch. Raises NoSpace,
+        DiskRefused, LogStopped or LogInDoubt before anything changed."""
+        if self.refusal is not None:
+            raise self.refusal
+        self._tell_step(self._clock.wall_ms())
+
     def flush(self) -> int:
         """One gathered write of what was appended; returns how many batches. Raises OSError."""
         drained = self._drained
@@ -269,12 +276,15 @@ class LogWriter:
         by it."""
         now = self._clock.wall_ms()
         if not -STEP_MS <= now - self.store_time <= STEP_MS:
-            known = self._state.clock_ahead.now
-            ahead = self._steps.look(now, known)
-            if ahead != known:
-                self._put("clock-ahead", [ahead], now)
-            self._steps.expect(now)
+            self._tell_step(now)
         return now
+
+    def _tell_step(self, now: int) -> None:
+        known = self._state.clock_ahead.now
+        ahead = self._steps.look(now, known)
+        if ahead != known:
+            self._put("clock-ahead", [ahead], now)
+        self._steps.expect(now)
 
     def _control(self, kind: str, records: Sequence[Any]) -> Appended:
         return self._put(kind, records, self._look_at_clock())

@@ -16,7 +16,6 @@ from cometmq.log import RecoveryReport
 from cometmq_plugins.cleanup import reports
 from cometmq_plugins.cleanup.cleaner import Cleaner
 from cometmq_plugins.cleanup.disk import DiskWatch
-from cometmq_plugins.cleanup.kept_doubt import KeptDoubt
 from cometmq_plugins.cleanup.marks import MarkTeller
 from cometmq_plugins.cleanup.messages import (
     CLEANUP_RUN,
@@ -137,27 +136,23 @@ class _Work:
     def __init__(self, broker: Any, options: CleanupOptions) -> None:
         clock, log = broker.environment.clock, broker.log
         report = broker.report or RecoveryReport(0)
-        last_use_ms, known = report.store_time, report.clock
         self._options = options
         self._log = log
         self._watch = DiskWatch(clock, log.space, options)
-        confirm_ms = options.clock_confirm_hours * HOUR_MS
-        self._trusted = TrustedTime(clock, last_use_ms, confirm_ms, known)
-        self._doubt = KeptDoubt(log, self._trusted)
+        self._trusted = TrustedTime(log, clock, report, options.clock_confirm_hours * HOUR_MS)
         self._retainer = Retainer(broker, self._trusted)
         self._marks = MarkTeller(broker.composition, options)
         self._refusing = Refusing(clock, options)
         self.cleaner = Cleaner(
             log, clock, options, self._watch, self._trusted, self._retainer, self._looked
         )
-        self._due = _missed(options, last_use_ms, clock.wall_ms())
+        self._due = _missed(options, report.store_time, clock.wall_ms())
         self._hurried: asyncio.Task[None] | None = None
 
     def look(self) -> None:
         """Look at clock and disk. Raises OSError, LogError."""
-        self._trusted.now_ms()
         try:
-            self._doubt.keep()
+            self._trusted.now_ms()
         finally:
             self._watch.look()
             self._looked()
@@ -204,7 +199,6 @@ class _Work:
             raise LogInDoubt(f"nothing is deleted while the log is in doubt: {self._log.in_doubt}")
         if header.force and not header.dry_run:
             self._trusted.confirm()
-            self._doubt.keep()
         expired = await self._retainer.expired()
         raised = self._retainer.named(expired)
         if header.dry_run:
@@ -241,8 +235,7 @@ class _Work:
         if self._hurried is not None:
             self._hurried.cancel()
         try:
-            self._trusted.now_ms()
-            self._doubt.keep(exactly=True)
+            self._trusted.keep()
         except LogError as error:
             logger.warning("the log was not told how the clock is doubted: %s", error)
 

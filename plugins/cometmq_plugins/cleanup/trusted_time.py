@@ -1,92 +1,104 @@
 """The wall time by which ages count: one that no step of the clock makes jump ahead.
 
-A clock that is suddenly a year ahead would make the whole log too old at once. So a step forward
-is believed only after the clock has gone on evenly for a while; until then time passes at the pace
-of the machine's own clock (that goes on while it sleeps), from where it was. A step back makes
-everything younger: it is followed.
+A clock that is suddenly a year ahead would make the whole log too old at once. That it stepped,
+the log sees and keeps, also over restarts. What is made of it, here: a step forward is believed
+only after the clock has gone on evenly for a while. A step back makes everything younger: it is
+followed.
 """
 
 from __future__ import annotations
 
 from cometmq.environment import Clock
+from cometmq.log import Log, RecoveryReport
 from cometmq.log.clock_ahead import STEP_MS
 from cometmq.log.records import ClockAhead
+from cometmq_plugins.cleanup.rules import HOUR_MS
 
-NO_DOUBT = ClockAhead()
+TELL_MS = HOUR_MS
+"""How often the log is told that a clock in doubt still goes on evenly; so much is lost by a crash.
+"""
 
 
 class TrustedTime:
-    """Look at it often: what happens between two looks is one step."""
+    """Look at it often: what happens between two looks is one step. With a log that can't be told
+    anything, being in doubt itself or stopped, it stays as it is."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        last_use_ms: int,
-        confirm_ms: float,
-        known: ClockAhead = NO_DOUBT,
-    ) -> None:
-        """`last_use_ms`: when this log was last in use, by its own word (0: never); `known`: what
-        was known of the clock then. One that went on by more than `confirm_ms` since, or went
-        back, did not go on evenly, and nothing of that is believed."""
+    def __init__(self, log: Log, clock: Clock, report: RecoveryReport, confirm_ms: float) -> None:
+        """`report` is that of the log's start. The log doubts all of the time since its last use;
+        here that is believed, unless it is more than `confirm_ms`, or the clock went back."""
+        self._log = log
         self._clock = clock
         self._confirm_ms = confirm_ms
-        self._seen_ms = self._offset_ms()
-        """Wall time minus the machine's, at the last look."""
-        self._believed_ms = self._seen_ms
-        self._even_since_ms: float | None = None
-        passed_ms = clock.wall_ms() - last_use_ms if last_use_ms else 0
-        ahead_ms, even_ms = known.ahead_ms, known.even_ms
-        if not 0 <= passed_ms <= max(confirm_ms, STEP_MS):
-            ahead_ms += passed_ms
-            even_ms = even_ms if abs(passed_ms) <= STEP_MS else 0
-        if ahead_ms > 0:
-            self._believed_ms -= ahead_ms
-            self._even_since_ms = self._machine_ms() - even_ms
+        self._heard = log.state.clock_ahead.now
+        """What the log knows."""
+        self._off_ms = 0
+        """How much of that is believed all the same, which the log is still to be told."""
+        even_ms = self._heard.even_ms
+        passed_ms = clock.wall_ms() - report.store_time if report.store_time else 0
+        if 0 <= passed_ms <= max(confirm_ms, STEP_MS):
+            self._off_ms = max(0, self._heard.ahead_ms - report.clock.ahead_ms)
+            even_ms = report.clock.even_ms
+        self._even_since_ms = self._machine_ms() - even_ms
+
+    @property
+    def known(self) -> ClockAhead:
+        """What the log is to know."""
+        ahead_ms = self._heard.ahead_ms - self._off_ms
+        if ahead_ms <= 0:
+            return ClockAhead()
+        return ClockAhead(ahead_ms, round(self._machine_ms() - self._even_since_ms))
 
     @property
     def in_doubt_ms(self) -> int:
         """How far the wall clock is ahead of what is believed; 0 when it is not in doubt."""
-        return 0 if self._even_since_ms is None else round(self._seen_ms - self._believed_ms)
+        return self.known.ahead_ms
 
     @property
     def confirmed_in_ms(self) -> int:
         """How long it has to go on evenly until it is believed."""
-        if self._even_since_ms is None:
-            return 0
-        return max(0, round(self._even_since_ms + self._confirm_ms - self._machine_ms()))
-
-    @property
-    def known(self) -> ClockAhead:
-        """What is to be known after a restart."""
-        if self._even_since_ms is None:
-            return ClockAhead()
-        return ClockAhead(self.in_doubt_ms, round(self._machine_ms() - self._even_since_ms))
+        known = self.known
+        return max(0, round(self._confirm_ms - known.even_ms)) if known.ahead_ms else 0
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, as far as they can be believed."""
+        """Milliseconds since 1970, as far as they can be believed. Raises NoSpace, DiskRefused if
+        the log has to be told something, and can't be."""
         self._look()
-        return round(self._machine_ms() + self._believed_ms)
+        return self._clock.wall_ms() - self.in_doubt_ms
 
     def confirm(self) -> None:
-        """Somebody who can read a clock says that this one is right."""
+        """Somebody who can read a clock says that this one is right. Raises as `now_ms`."""
         self._look()
-        self._believed_ms = self._seen_ms
-        self._even_since_ms = None
+        self._tell(ClockAhead())
+
+    def keep(self) -> None:
+        """Tell the log all, before a stop. Raises as `now_ms`."""
+        self._look()
+        self._tell(self.known)
 
     def _look(self) -> None:
-        offset_ms, now_ms = self._offset_ms(), self._machine_ms()
-        moved_ms, self._seen_ms = offset_ms - self._seen_ms, offset_ms
-        if offset_ms <= self._believed_ms:
-            self._believed_ms, self._even_since_ms = offset_ms, None
-        elif abs(moved_ms) > STEP_MS:
-            self._even_since_ms = now_ms
-        elif self._even_since_ms is None:
-            self._believed_ms = offset_ms
-        elif now_ms - self._even_since_ms >= self._confirm_ms:
-            self._believed_ms, self._even_since_ms = offset_ms, None
+        if self._log.in_doubt or self._log.stopped:
+            return
+        heard = self._log.look_at_clock()
+        if heard != self._heard:
+            self._hear(heard)
+        known = self.known
+        if known.even_ms >= self._confirm_ms:
+            known = ClockAhead()
+        if known.ahead_ms != heard.ahead_ms or known.even_ms - heard.even_ms >= TELL_MS:
+            self._tell(known)
+
+    def _tell(self, known: ClockAhead) -> None:
+        log = self._log
+        if known == self._heard or log.in_doubt or log.stopped:
+            return
+        log.append_control("clock-ahead", [known])
+        log.write()
+        self._off_ms = 0
+        self._hear(known)
+
+    def _hear(self, known: ClockAhead) -> None:
+        self._heard = known
+        self._even_since_ms = self._machine_ms() - known.even_ms
 
     def _machine_ms(self) -> float:
         return self._clock.uptime_s() * 1000
-
-    def _offset_ms(self) -> float:
-        return self._clock.wall_ms() - self._machine_ms()
