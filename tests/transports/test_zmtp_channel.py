@@ -19,6 +19,7 @@ from cometmq.interfaces import Channel, Limits, Transport
 from cometmq.testing import EmbeddedBroker, zmtp
 from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import PATIENCE_S, Caller, ReceiverThread
+from cometmq.testing.zmtp_server import ZmtpServer
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
 
@@ -62,39 +63,9 @@ class TestIpcToZeromq(TestIpc):
         return ZeromqTransport(ZeromqOptions())
 
 
-class Server:
-    """A broker's end made by hand: it says what it is told to, over one connection."""
-
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self.listening.getsockname()[1]}"
-        self.caller = Caller(connect(self.address, limits or Limits()))
-        self.socket, _ = self.listening.accept()
-        self.socket.settimeout(PATIENCE_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.caller.channel.close()
-        self.socket.close()
-        self.listening.close()
-
-    def say(self, *pieces: bytes) -> None:
-        """Each piece for itself, so that they may arrive one by one."""
-        for piece in pieces:
-            self.socket.sendall(piece)
-
-    def shake_hands(self) -> Server:
-        self.say(zmtp.GREETING, zmtp.ready(b"ROUTER"))
-        self.caller.connected()
-        return self
-
-
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+def server() -> Iterator[ZmtpServer]:
+    with ZmtpServer(connect) as server:
         yield server
 
 
@@ -106,7 +77,7 @@ def readable(channel: Channel) -> bool:
 # --- coming -----------------------------------------------------------------------------------
 
 
-def test_a_handshake_in_single_bytes(server: Server) -> None:
+def test_a_handshake_in_single_bytes(server: ZmtpServer) -> None:
     for number, byte in enumerate(zmtp.GREETING + zmtp.ready(b"ROUTER")):
         assert server.caller.events == [], number
         server.say(bytes([byte]))
@@ -115,7 +86,7 @@ def test_a_handshake_in_single_bytes(server: Server) -> None:
     assert server.caller.sentences == [f"connected to {server.address}"]
 
 
-def test_what_comes_with_the_handshake_comes_after_its_news(server: Server) -> None:
+def test_what_comes_with_the_handshake_comes_after_its_news(server: ZmtpServer) -> None:
     server.say(zmtp.GREETING + zmtp.ready(b"ROUTER") + zmtp.message([b"a"]) + zmtp.message([b"b"]))
     link = server.caller.channel
     while not (events := link.events()):
@@ -135,7 +106,7 @@ def test_what_comes_with_the_handshake_comes_after_its_news(server: Server) -> N
         zmtp.GREETING.replace(b"NULL", b"PLAIN"),
     ],
 )
-def test_what_is_no_broker_fails_the_handshake(server: Server, answer: bytes) -> None:
+def test_what_is_no_broker_fails_the_handshake(server: ZmtpServer, answer: bytes) -> None:
     server.say(answer)
     server.caller.until(lambda: server.caller.events)
     assert server.caller.events == ["handshake_failed"]
@@ -144,14 +115,14 @@ def test_what_is_no_broker_fails_the_handshake(server: Server, answer: bytes) ->
     ]
 
 
-def test_who_hangs_up_at_once_fails_the_handshake(server: Server) -> None:
+def test_who_hangs_up_at_once_fails_the_handshake(server: ZmtpServer) -> None:
     server.socket.close()
     assert readable(server.caller.channel)
     server.caller.until(lambda: server.caller.events)
     assert server.caller.events == ["handshake_failed"]
 
 
-def test_silence_fails_the_handshake(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_fails_the_handshake(server: ZmtpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "HANDSHAKE_S", 0.05)
     link = server.caller.channel
     assert link.events() == []
@@ -234,7 +205,7 @@ with call() as parent:
 """
 
 
-def test_a_close_is_seen_though_a_child_has_the_descriptor(server: Server) -> None:
+def test_a_close_is_seen_though_a_child_has_the_descriptor(server: ZmtpServer) -> None:
     server.shake_hands()
     number = server.caller.channel._socket.fileno()  # type: ignore[attr-defined]
     inherited = os.dup(number)
@@ -249,7 +220,7 @@ def test_a_close_is_seen_though_a_child_has_the_descriptor(server: Server) -> No
 # --- messages ---------------------------------------------------------------------------------
 
 
-def test_large_frames_are_not_copied_and_small_ones_pin_nothing(server: Server) -> None:
+def test_large_frames_are_not_copied_and_small_ones_pin_nothing(server: ZmtpServer) -> None:
     server.shake_hands()
     server.say(zmtp.message([b"head", bytes(1 << 20)]), zmtp.message([b"small"]))
     taken: list[Sequence[Buffer]] = []
@@ -261,13 +232,11 @@ def test_large_frames_are_not_copied_and_small_ones_pin_nothing(server: Server) 
     assert body == bytes(1 << 20)
 
 
-def test_pings_are_answered(server: Server) -> None:
+def test_pings_are_answered(server: ZmtpServer) -> None:
     server.shake_hands()
     server.say(zmtp.frame(b"\x04PING\0\0hello", command=True), zmtp.message([b"x"]))
     assert server.caller.collect(1) == [[b"x"]]
-    said = b""
-    while not said.endswith(zmtp.frame(b"\x04PONGhello", command=True)):
-        said += server.socket.recv(4096)
+    server.hear(zmtp.frame(b"\x04PONGhello", command=True))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +248,7 @@ def test_pings_are_answered(server: Server) -> None:
     ],
 )
 def test_who_breaks_the_protocol_is_left(content: bytes, fault: str) -> None:
-    with Server(Limits(credit_bytes=4096)) as server:
+    with ZmtpServer(connect, Limits(credit_bytes=4096)) as server:
         server.shake_hands()
         server.say(zmtp.message([bytes(4096)]) + content)
         server.caller.until(lambda: server.caller.events[-1] == "disconnected")
@@ -296,7 +265,7 @@ def test_who_breaks_the_protocol_is_left(content: bytes, fault: str) -> None:
 
 @pytest.mark.parametrize("end", [lambda it: it.shutdown(socket.SHUT_WR), socket.socket.close])
 def test_what_came_before_the_end_comes_before_its_news(
-    server: Server, end: Callable[[socket.socket], object]
+    server: ZmtpServer, end: Callable[[socket.socket], object]
 ) -> None:
     """The end may be a reset: the server closes without having read all that was said to it."""
     server.shake_hands()
@@ -311,7 +280,7 @@ def test_what_came_before_the_end_comes_before_its_news(
     assert taken == [b"%d" % number for number in range(100)]
 
 
-def test_a_send_into_a_broken_connection_loses_nothing_that_came(server: Server) -> None:
+def test_a_send_into_a_broken_connection_loses_nothing_that_came(server: ZmtpServer) -> None:
     server.shake_hands()
     link = server.caller.channel
     server.say(zmtp.message([b"last words"]))
@@ -326,7 +295,7 @@ def test_a_send_into_a_broken_connection_loses_nothing_that_came(server: Server)
 # --- room and readiness -----------------------------------------------------------------------
 
 
-def test_room_after_a_refusal_is_told(server: Server) -> None:
+def test_room_after_a_refusal_is_told(server: ZmtpServer) -> None:
     server.shake_hands()
     link = server.caller.channel
     sent = 0
@@ -351,7 +320,7 @@ def test_room_after_a_refusal_is_told(server: Server) -> None:
     assert not select.select([link.fileno()], [], [], 0.05)[0]
 
 
-def test_the_descriptor_tells_of_messages_and_of_the_end(server: Server) -> None:
+def test_the_descriptor_tells_of_messages_and_of_the_end(server: ZmtpServer) -> None:
     server.shake_hands()
     link = server.caller.channel
     assert not select.select([link.fileno()], [], [], 0.05)[0]
@@ -364,7 +333,7 @@ def test_the_descriptor_tells_of_messages_and_of_the_end(server: Server) -> None
     assert not select.select([link.fileno()], [], [], 0.05)[0]
 
 
-def test_an_answer_is_never_missed_after_a_send(server: Server) -> None:
+def test_an_answer_is_never_missed_after_a_send(server: ZmtpServer) -> None:
     """The call of `receive` that passes without asking is made up for."""
     server.shake_hands()
     link = server.caller.channel

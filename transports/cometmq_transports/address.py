@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import stat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cometmq.errors import ConfigError
 
@@ -39,6 +39,13 @@ class Endpoint(NamedTuple):
             return f"ipc://{self.host}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tcp://{host}:{self.port}"
+
+
+class Place(NamedTuple):
+    """Where to connect or bind, in the system's own words."""
+
+    family: int
+    sockaddr: str | tuple[Any, ...]
 
 
 def parse(address: str, *, listening: bool) -> Endpoint:
@@ -78,18 +85,32 @@ def _parse_ipc(address: str, path: str) -> Endpoint:
     return Endpoint("ipc", path)
 
 
+def places(endpoint: Endpoint) -> list[Place]:
+    """All that the address stands for, the best one first. May wait for the resolver.
+
+    Raises OSError if the name is unknown.
+    """
+    if endpoint.scheme != "tcp":
+        path = endpoint.host
+        return [Place(socket.AF_UNIX, "\0" + path[1:] if path.startswith("@") else path)]
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # labels that are empty or too long for DNS
+        raise OSError(str(error)) from error
+    return list(dict.fromkeys(Place(family, sockaddr) for family, _, _, _, sockaddr in found))
+
+
 def resolve(endpoint: Endpoint) -> Endpoint:
-    """Replace a host name by its first address. May wait for the resolver.
+    """Replace a host name by its first address; a link-local one keeps its scope. May wait for
+    the resolver.
 
     Raises OSError if the name is unknown.
     """
     if endpoint.scheme != "tcp":
         return endpoint
-    try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # labels that are empty or too long for DNS
-        raise OSError(str(error)) from error
-    return endpoint._replace(host=str(found[0][4][0]))
+    sockaddr = places(endpoint)[0].sockaddr
+    scope = sockaddr[3] if len(sockaddr) > 3 else 0
+    return endpoint._replace(host=f"{sockaddr[0]}%{scope}" if scope else str(sockaddr[0]))
 
 
 def bind_failure(address: str, code: int | None, text: str | None) -> ConfigError:

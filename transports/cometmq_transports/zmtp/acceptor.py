@@ -16,7 +16,7 @@ import struct
 from collections import Counter
 
 from cometmq.errors import ConfigError
-from cometmq_transports.address import Endpoint, bind_failure, check_socket_file, resolve
+from cometmq_transports.address import Endpoint, bind_failure, check_socket_file, places
 from cometmq_transports.headroom import ceiling
 from cometmq_transports.keepalive import keep_alive
 
@@ -28,15 +28,8 @@ _CREDENTIALS = struct.Struct("=3i")
 
 def bind(address: str, endpoint: Endpoint, backlog: int) -> socket.socket:
     """A listening socket. Raises ConfigError: which address, why not, what to do."""
-    family = socket.AF_UNIX
-    where: str | tuple[str, int] = endpoint.host
     try:
-        if endpoint.scheme == "tcp":
-            endpoint = resolve(endpoint)
-            family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-            where = endpoint.host, endpoint.port
-        elif endpoint.host.startswith("@"):
-            where = "\0" + endpoint.host[1:]
+        family, where = places(endpoint)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
         raise bind_failure(address, error.errno, error.strerror) from error

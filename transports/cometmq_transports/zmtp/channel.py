@@ -7,7 +7,6 @@ system took in part the rest waits in the outbox, and leaves with the next calls
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -18,67 +17,38 @@ import msgspec
 
 from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, ChannelEvent, Limits
-from cometmq_transports.address import Endpoint, parse, resolve
-from cometmq_transports.keepalive import keep_alive
+from cometmq_transports.address import parse, places
 from cometmq_transports.unreachable import UnreachableChannel
+from cometmq_transports.zmtp.calling import Calls
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder, Message
 from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
+"""For all addresses of a name together."""
 HANDSHAKE_S = 5.0
 
-_SYN_REPEATS = 1
-"""The system gives up connecting by itself, 3 s after the first of two attempts."""
+RECEIVE_BYTES = 4 << 20
+"""About so much one call of `receive` takes, so that its caller gets to look at the time."""
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-_NOBODY = frozenset((errno.ECONNREFUSED, errno.ENOENT))
 
 
 def connect(address: str, limits: Limits) -> Channel:
     """Begin to connect to `tcp://HOST:PORT` or `ipc://PATH`; the channel's events tell how it went.
 
-    A host name is resolved here, by the caller's thread. Replies are accepted up to
-    `limits.credit_bytes` a frame. Raises ConfigError if the address is none.
+    A host name is resolved here, by the caller's thread; of several addresses one after the
+    other is tried until one answers. Replies are accepted up to `limits.credit_bytes` a frame.
+    Raises ConfigError if the address is none.
     """
     endpoint = parse(address, listening=False)
     try:
-        endpoint = resolve(endpoint)
-        calling = _call(endpoint)
+        calls = Calls(address, places(endpoint))
     except OSError as error:
-        return UnreachableChannel(_unreachable(address, error))
-    return ZmtpChannel(address, calling, limits)
-
-
-def _call(endpoint: Endpoint) -> socket.socket:
-    """A socket that is connected, or about to be. Raises OSError."""
-    where: str | tuple[str, int] = endpoint.host
-    family = socket.AF_UNIX
-    if endpoint.scheme == "tcp":
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        where = endpoint.host, endpoint.port
-    elif endpoint.host.startswith("@"):
-        where = "\0" + endpoint.host[1:]
-    calling = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        calling.setblocking(False)
-        if endpoint.scheme == "tcp":
-            calling.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_SYNCNT"):
-                calling.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, _SYN_REPEATS)
-            keep_alive(calling)
-        code = calling.connect_ex(where)
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, os.strerror(code))
-    except BaseException:
-        calling.close()
-        raise
-    return calling
-
-
-def _unreachable(address: str, error: OSError) -> str:
-    if error.errno in _NOBODY:
-        return f"nobody listens on {address}"
-    return f"{address}: {error.strerror or error}"
+        return UnreachableChannel(f"{address}: {error.strerror or error}")
+    calling = calls.next()
+    if calling is None:
+        return UnreachableChannel(calls.why)
+    return ZmtpChannel(address, calling, calls, limits)
 
 
 class ZmtpChannel:
@@ -88,10 +58,11 @@ class ZmtpChannel:
     connect or to shake hands is over: `wait` returns then, and `events` tells it when called.
     """
 
-    def __init__(self, address: str, calling: socket.socket, limits: Limits) -> None:
+    def __init__(self, address: str, calling: socket.socket, calls: Calls, limits: Limits) -> None:
         self._address = address
         self._pid = os.getpid()
         self._socket = calling
+        self._calls = calls
         # A frame of the greatest size may have company in its message.
         credit = limits.credit_bytes
         mine = msgspec.structs.replace(limits, frame_bytes=credit, credit_bytes=2 * credit)
@@ -99,7 +70,8 @@ class ZmtpChannel:
         self._outbox = Outbox()
         self._outbox.put_raw(GREETING)
         self._connecting = True
-        self._deadline_s = time.monotonic() + CONNECT_S
+        self._connect_until_s = time.monotonic() + CONNECT_S
+        self._deadline_s = self._share()
         self._ready = False
         self._ended = False
         self._quiet = False
@@ -148,7 +120,8 @@ class ZmtpChannel:
         if self._quiet and not decoder.pending:
             self._quiet = False
             return []
-        messages = decoder.more(max_messages) if decoder.pending else []
+        messages = self._more(max_messages) if decoder.pending else []
+        left_bytes = RECEIVE_BYTES
         while not (self._ended or decoder.pending) and len(messages) < max_messages:
             buffers = decoder.buffers()
             size = self._receive_into(buffers)
@@ -159,6 +132,11 @@ class ZmtpChannel:
                 self._react()
             if size < sum(map(len, buffers)):
                 break  # that was all, most likely; if not, the descriptor is still readable
+            left_bytes -= size
+            if left_bytes < 0:
+                break
+        if decoder.pending and len(messages) < max_messages:  # of several frames each
+            messages += self._more(max_messages - len(messages))
         return messages
 
     def events(self) -> list[tuple[ChannelEvent, str]]:
@@ -213,6 +191,16 @@ class ZmtpChannel:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _more(self, most: int) -> list[Message]:
+        """Messages of what came already, as many as are there or wanted: the descriptor does not
+        tell of it."""
+        decoder = self._decoder
+        messages: list[Message] = []
+        while decoder.pending and len(messages) < most:
+            messages += decoder.more(most - len(messages))
+            self._react()
+        return messages
+
     def _get_ready(self) -> None:
         """Go on with connecting and shaking hands."""
         decoder = self._decoder
@@ -230,16 +218,37 @@ class ZmtpChannel:
         self._ready = decoder.ready
         if not (self._ready or self._ended) and time.monotonic() >= self._deadline_s:
             if self._connecting:
-                self._end("refused", f"nobody answers on {self._address}")
+                self._calls.gave_up(f"nobody answers on {self._address}")
+                self._call_next()
             else:
                 self._fail_handshake("is silent")
+
+    def _call_next(self) -> int:
+        """Go on to the next address of the name: 0, or -1 if this one was the last."""
+        calling = self._calls.next()
+        if calling is None:
+            self._end("refused", self._calls.why)
+            return -1
+        for watching in (self._poll, self._epoll):
+            watching.unregister(self._socket)
+            watching.register(calling, self._interest)
+        self._socket.close()
+        self._socket = calling
+        self._deadline_s = self._share()
+        return 0
+
+    def _share(self) -> float:
+        """Until when this address may take: each one left gets as much."""
+        now_s = time.monotonic()
+        return now_s + (self._connect_until_s - now_s) / (1 + self._calls.left)
 
     def _react(self) -> None:
         """Do what the protocol itself asks for, or end what breaks it."""
         decoder = self._decoder
         if decoder.replies:
-            for reply in decoder.replies:
-                self._outbox.put_raw(reply)
+            if not self._outbox:  # else what waits is our sign of life, and pongs would pile up
+                for reply in decoder.replies:
+                    self._outbox.put_raw(reply)
             decoder.replies = []
             self._flush()
         if decoder.fault:
@@ -264,14 +273,17 @@ class ZmtpChannel:
         self._watch()
 
     def _transmit(self, buffers: list[Buffer]) -> int:
-        """How many bytes the system took; -1 if it takes none any more."""
+        """How many bytes the system took; -1 if it takes none any more: then nothing may follow,
+        since part of a message may have left."""
         try:
             return self._socket.sendmsg(buffers, (), _NO_SIGNAL)
         except BlockingIOError:
             return 0
         except OSError as error:
             if self._connecting:
-                self._end("refused", _unreachable(self._address, error))
+                self._calls.failed(error)
+                return self._call_next()
+            self._hang_up()  # what came before can still be received
             return -1
 
     def _receive_into(self, buffers: list[memoryview]) -> int:

@@ -149,6 +149,8 @@ class Decoder:
         waits for the other. What else it may be, or why it may not come, `_parse` knows."""
         if self._carried or self._frames or self._body is not None or not self.ready:
             return None
+        if self.fault:
+            return None
         scratch = self._scratch
         flags = scratch[0]
         if not flags:
