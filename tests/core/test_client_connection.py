@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cometmq import protocol
 from cometmq.client.calls import Call
-from cometmq.client.connection import GREETING_TIMEOUT_S
+from cometmq.client.connection import GREETING_TIMEOUT_S, HEARTBEAT_MIN_S
+from cometmq.environment import Buffer
 from cometmq.errors import (
     Closed,
     ConfigError,
@@ -330,3 +333,46 @@ def test_later_is_asked_again_until_the_deadline() -> None:
     with pytest.raises(Retryable, match="not yet"):
         task.result()
     assert 4 <= len(rig.broker.asked(CREATE)) <= 20
+
+
+def test_a_broker_that_never_stops_talking_keeps_nobody_from_deadlines() -> None:
+    rig = ClientRig()
+    rig.broker.hold(LIST)
+    call = listing(rig, timeout_s=1)
+    rig.step()
+    link = rig.broker.channels[0]
+    rounds = 0
+    junk = protocol.pack(999_999, Status.OK, protocol.Empty())
+
+    def talk(max_messages: int = 256) -> list[Sequence[Buffer]]:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 100, "it is listened to for ever"
+        return [junk] * max_messages
+
+    link.receive = talk  # type: ignore[method-assign]
+    rig.step()
+    assert rounds and not call.done
+    assert rig.engine.next_s() <= rig.engine.now_s(), "there is more to come for"
+    rig.step(1.0)
+    with pytest.raises(Retryable, match="in time"):
+        call.result()
+
+
+def test_a_broker_cannot_ask_for_heartbeats_without_a_pause() -> None:
+    rig = ClientRig()
+    rig.broker.heartbeat_ms = 0
+    create(rig)
+    rig.step()
+    assert rig.engine.next_s() >= rig.engine.now_s() + HEARTBEAT_MIN_S
+    rig.pass_time(10 * HEARTBEAT_MIN_S)
+    assert 9 <= len(rig.broker.asked(Operation.HEARTBEAT)) <= 10
+
+
+def test_a_broker_that_is_silent_from_the_start_is_told_from_none() -> None:
+    rig = ClientRig()
+    rig.broker.hold(HELLO)
+    call = create(rig, timeout_s=1)
+    rig.pass_time(1.1)
+    with pytest.raises(Retryable, match="has not answered hello yet"):
+        call.result()
