@@ -32,7 +32,7 @@ _EPOCH_SHIFT = 16
 """A client whose id was chosen begins at the time, with room for many reconnects: so of two that
 call themselves the same, the newer one wins for good, and one made after a crash is the newer."""
 RECEIVED_AT_ONCE = 256
-"""Messages of one call to the channel: when fewer came, no more were there."""
+"""Messages of one call to the channel: when fewer came, its descriptor tells of more."""
 ROUNDS_MAX = 16
 """Rounds of one `pump`, so that a broker that never stops talking keeps nobody from deadlines."""
 BLOCKED_RETRY_S = 0.002
