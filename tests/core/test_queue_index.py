@@ -284,6 +284,21 @@ def test_a_cut_in_memory_forgets_what_lies_behind() -> None:
     assert list(log.index.locate(2, 0, 0, end, 1000)) == []
 
 
+def test_a_cut_that_takes_the_newest_segment_leaves_nothing_of_it() -> None:
+    log = IndexedLog()
+    log.roll()
+    kept = log.send((1, 0), 5)
+    log.roll()
+    lost = log.send((1, 0), 5)
+    end = lost.position + 10_000
+    log.index.cut(kept.position + kept.length)
+    log.view.reset()
+    log.view.advance(1, 0, 5)
+    assert log.index.next_offset_before(1, 0, end) == 5
+    assert list(log.index.locate(1, 0, 5, end, 1000)) == []
+    assert list(log.index.locate(1, 0, 0, end, 1000)) == [entry(kept)]
+
+
 def test_a_cut_in_a_sealed_segment_makes_its_index_again() -> None:
     log = random_log(3)
     first = log.batches[0]

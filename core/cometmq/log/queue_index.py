@@ -61,7 +61,10 @@ class QueueIndex(QueueSizes):
         To be used up at once: what is appended or cut meanwhile may show.
         """
         key = incarnation, queue
-        columns = self._columns(self._find(key, offset), key)
+        columns = self._open.queue(key)
+        if columns is None or columns.bases[0] > offset:
+            # Not in the newest segment, where those are who have read all the rest.
+            columns = self._columns(self._find(key, offset), key)
         if columns is None:
             return iter(())
         row = max(bisect_right(columns.bases, offset) - 1, 0)
