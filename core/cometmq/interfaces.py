@@ -250,6 +250,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Tag, keys and properties of one message together."""
     parked: int = 100_000
     """Requests parked at the broker, all connections together."""
+    held_bytes: int = 1 << 30
+    """Unfinished messages and unread replies, all connections of a listener together."""
 
 
 class Listener(Protocol):

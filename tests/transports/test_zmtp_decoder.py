@@ -209,3 +209,29 @@ def test_commands_count_as_work() -> None:
 
 def test_an_answer_is_a_pong() -> None:
     assert answer(b"\x04PING\x00\x00") == command(b"PONG", b"")
+
+
+def test_what_is_held_is_counted_until_it_is_handed_up() -> None:
+    decoder = Decoder(memoryview(bytearray(SCRATCH_BYTES)), LIMITS)
+
+    def hear(data: bytes) -> None:
+        at = 0
+        for buffer in decoder.buffers():
+            size = min(len(buffer), len(data) - at)
+            buffer[:size] = data[at : at + size]
+            at += size
+        decoder.came(at, 100)
+
+    hear(HELLO)
+    assert (decoder.holds, decoder.held_bytes) == (False, 0)
+    hear(frame(b"begun", more=True) + b"\x00")
+    assert (decoder.holds, decoder.held_bytes) == (True, 6)
+    hear(b"\x00")
+    assert (decoder.holds, decoder.held_bytes) == (False, 0)
+    large = frame(bytes(50_000))
+    hear(large[:10_000])
+    assert (decoder.holds, decoder.held_bytes) == (True, 50_000)
+    hear(large[10_000:])
+    assert (decoder.holds, decoder.held_bytes) == (False, 0)
+    hear(frame(b"x"))
+    assert not decoder.holds

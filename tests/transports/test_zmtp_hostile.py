@@ -319,6 +319,22 @@ def test_who_reads_nothing_is_not_read(listen: Listen, receiver: ReceiverThread)
         receiver.until(lambda: len(receiver.messages) > heard + 1)
 
 
+def test_who_holds_most_is_dropped_when_all_together_hold_too_much(
+    listen: Listen, receiver: ReceiverThread
+) -> None:
+    listener = listen(Limits(held_bytes=600_000))
+    begun = frame(bytes(100_000), more=True)
+    with ZmtpPeer(listener.address) as much, ZmtpPeer(listener.address) as little:
+        little.shake_hands().send(begun)
+        much.shake_hands().send(begun * 6)
+        assert much.ended()
+        until_connections(receiver, listener, 1)
+        little.send(frame(b""))
+        receiver.until(lambda: len(receiver.messages) == 1)
+        assert listener.counters == {"too_much_held": 1}
+        assert receiver.call(lambda: listener.holdings.total_bytes) == 0
+
+
 def test_a_client_that_is_closed_gets_what_was_sent(
     listen: Listen, receiver: ReceiverThread, clock: VirtualClock
 ) -> None:

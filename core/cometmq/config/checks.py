@@ -12,16 +12,19 @@ _PORT = re.compile(r":(\d+)$")
 
 
 def check_sizes(config: Config) -> None:
-    """A batch fits into a frame, a frame into the credit, a batch into a segment."""
+    """A batch fits into a frame, a frame into the credit, that into what all hold, a batch into a
+    segment."""
     sizes = {
         "limits.batch_bytes": config.limits.batch_bytes,
         "limits.frame_bytes": config.limits.frame_bytes,
         "limits.credit_bytes": config.limits.credit_bytes,
+        "limits.held_bytes": config.limits.held_bytes,
         "log.segment_bytes": config.log.segment_bytes,
     }
     for small, large in (
         ("limits.batch_bytes", "limits.frame_bytes"),
         ("limits.frame_bytes", "limits.credit_bytes"),
+        ("limits.credit_bytes", "limits.held_bytes"),
         ("limits.batch_bytes", "log.segment_bytes"),
     ):
         if sizes[small] > sizes[large]:

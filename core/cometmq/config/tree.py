@@ -131,6 +131,7 @@ _LIMIT_RANGES = {
     "properties": (0, 65_535),
     "header_bytes": (0, 1 << 20),
     "parked": (0, 10_000_000),
+    "held_bytes": (1 << 10, 1 << 50),
 }
 
 

@@ -46,9 +46,11 @@ class Connection:
         "_shut",
         "_socket",
         "blocked",
+        "counted_bytes",
         "gone",
         "heard",
         "interest",
+        "moved_s",
         "name",
         "timer",
     )
@@ -68,6 +70,8 @@ class Connection:
         """Nothing passes any more between it and the broker."""
         self.heard = False
         """A message of it was handed up."""
+        self.counted_bytes = 0
+        self.moved_s = 0.0
         self.timer: Timer | None = None
         """Ends it, unless it makes progress."""
 
@@ -134,6 +138,16 @@ class Connection:
     def pending(self) -> bool:
         """Whether there is more to hand up without reading."""
         return self._decoder.pending and not self.gone
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything came that is not handed up yet; so it is if it is `pending`."""
+        return self._decoder.holds and not self.gone
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes of our memory: unfinished messages, unread replies."""
+        return self._decoder.held_bytes + self._outbox.cost_bytes
 
     @property
     def paused(self) -> bool:

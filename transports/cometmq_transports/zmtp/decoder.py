@@ -61,6 +61,7 @@ class Decoder:
         "_side",
         "_size",
         "fault",
+        "holds",
         "pending",
         "ready",
         "replies",
@@ -89,6 +90,8 @@ class Decoder:
         """The handshake is over."""
         self.pending = False
         """There may be more messages in what came already: ask `more` before `buffers`."""
+        self.holds = False
+        """Something came that is not handed up yet."""
         self.fault = ""
         """The reason why this connection has to end; what came before it is still good."""
         self.replies: list[bytes] = []
@@ -128,19 +131,31 @@ class Decoder:
         at = self._parse(self._scratch[:end], 0, most, messages)
         self._rest = b"" if self.fault else bytes(self._scratch[at:end])
         self._at = 0
+        self.holds = bool(self._rest or self._frames) or self._body is not None
         return messages
 
     def more(self, most: int) -> list[Message]:
         """Go on with what came already, after `pending`."""
         messages: list[Message] = []
         self._at = self._parse(memoryview(self._rest), self._at, most, messages)
+        if self._at == len(self._rest):
+            self._rest = b""
+            self._at = 0
+        self.holds = bool(self._rest or self._frames) or self._body is not None
         return messages
+
+    @property
+    def held_bytes(self) -> int:
+        """What was not handed up yet takes, a buffer that is not full included."""
+        body = 0 if self._body is None else len(self._body)
+        return self._size + len(self._rest) + body
 
     def forget(self) -> None:
         """Keep nothing of what was not handed up: nobody comes for it any more."""
-        self.pending = False
+        self.pending = self.holds = False
         self._rest = b""
         self._frames = []
+        self._size = 0
         self._body = None
         self._body_view = _NOTHING
 

@@ -23,6 +23,7 @@ from cometmq.interfaces import Limits, Peer, Receiver
 from cometmq_transports.zmtp.acceptor import Acceptor
 from cometmq_transports.zmtp.connection import Connection
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
+from cometmq_transports.zmtp.holdings import Holdings
 from cometmq_transports.zmtp.options import ZmtpOptions
 
 DRAIN_FRAMES = 512
@@ -67,6 +68,7 @@ class ZmtpListener:
         self._limits = limits
         self._options = options
         self._clock = environment.clock
+        self.holdings = Holdings(environment.clock, limits.held_bytes)
         self._spin_s = options.spin_us / 1e6
         self._spin_until_s = 0.0
         self._epoll = select.epoll()
@@ -103,12 +105,15 @@ class ZmtpListener:
     def changed(self, connection: Connection) -> None:
         if connection.fileno() < 0:
             return
+        self.holdings.count(connection)
         wanted = connection.wanted()
         if wanted != connection.interest:
             connection.interest = wanted
             self._epoll.modify(connection.fileno(), wanted)
         if connection.pending and not connection.paused:
             self._unfinished[connection] = None
+            self._look_soon()
+        elif self.holdings.too_much:
             self._look_soon()
 
     def drop(self, connection: Connection, reason: str = "") -> None:
@@ -121,6 +126,7 @@ class ZmtpListener:
         del self._connections[descriptor]
         self._unfinished.pop(connection, None)
         self._sending.pop(connection, None)
+        self.holdings.forget(connection)
         connection.end()
         if self._closing is not None:
             if not self._connections:
@@ -154,6 +160,8 @@ class ZmtpListener:
                 sending, self._sending = self._sending, {}
                 for connection in sending:
                     connection.push()
+            if self.holdings.total_bytes > self._limits.held_bytes:
+                self._drop_holders()
             if self._left:
                 self._announce()
             if self._unfinished:
@@ -208,8 +216,13 @@ class ZmtpListener:
                 drain.append((connection, message))
         elif connection.ready and not was_ready and not connection.gone:
             self._set_timer(connection, _SILENT_S, "silent")
-        if connection.pending or connection.interest != _READABLE:
+        if connection.holds or connection.counted_bytes or connection.interest != _READABLE:
             self.changed(connection)
+
+    def _drop_holders(self) -> None:
+        for holder in self.holdings.excess():
+            assert isinstance(holder, Connection)
+            self.drop(holder, "too_much_held")
 
     def _announce(self) -> None:
         """Tell of those who left; called when nothing of theirs waits to be handed up."""
