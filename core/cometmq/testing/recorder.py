@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self
 
-from cometmq import Admin, Message, Producer, PullConsumer
+from cometmq import Admin, Message, Producer, PullConsumer, SendResult
 from cometmq.client.batching import Receipt
 from cometmq.errors import Closed, CometError, OutcomeUnknown, PositionError, Refused, Retryable
 from cometmq.interfaces import Level
@@ -41,9 +42,7 @@ class RecordingProducer:
 
     def send(self, *, level: Level | None = None, size_bytes: int = 0) -> None:
         """Send the next value, padded to `size_bytes`, without waiting for its outcome."""
-        number, self._count = self._count, self._count + 1
-        value = b"%s-%d" % (self._name.encode(), number)
-        message = Message(self._topic, value.ljust(size_bytes, b"."))
+        number, value, message = self._next(size_bytes)
         try:
             receipt = self._producer.send_soon(message, level)
         except (Refused, Retryable, Closed):
@@ -53,31 +52,45 @@ class RecordingProducer:
         else:
             self._waiting.append((number, value, receipt))
 
+    def send_alone(self, *, level: Level | None = None, size_bytes: int = 0) -> None:
+        """Send the next value and wait for its outcome, by the client's short path once nothing
+        else of this producer is on its way."""
+        number, value, message = self._next(size_bytes)
+        self._settle(number, value, lambda: self._producer.send(message, level))
+
     def collect(self) -> None:
         """Wait for the outcomes of all that is on its way."""
         waiting, self._waiting = self._waiting, []
         for number, value, receipt in waiting:
-            try:
-                result = receipt.result(UNKNOWN_AFTER_S)
-            except (Refused, Retryable):
-                self._note(number, value, "failed")
-            except CometError:
-                self._note(number, value, "unknown")
-            else:
-                stored = result.stored
-                self.sends.append(
-                    Send(
-                        self._name,
-                        number,
-                        value,
-                        "ok",
-                        result.queue,
-                        result.offset,
-                        result.level,
-                        stored.epoch,
-                        stored.store_time,
-                    )
+            self._settle(number, value, partial(receipt.result, UNKNOWN_AFTER_S))
+
+    def _next(self, size_bytes: int) -> tuple[int, bytes, Message]:
+        number, self._count = self._count, self._count + 1
+        value = b"%s-%d" % (self._name.encode(), number)
+        return number, value, Message(self._topic, value.ljust(size_bytes, b"."))
+
+    def _settle(self, number: int, value: bytes, outcome: Callable[[], SendResult]) -> None:
+        try:
+            result = outcome()
+        except (Refused, Retryable):
+            self._note(number, value, "failed")
+        except CometError:
+            self._note(number, value, "unknown")
+        else:
+            stored = result.stored
+            self.sends.append(
+                Send(
+                    self._name,
+                    number,
+                    value,
+                    "ok",
+                    result.queue,
+                    result.offset,
+                    result.level,
+                    stored.epoch,
+                    stored.store_time,
                 )
+            )
 
     def _note(self, number: int, value: bytes, outcome: Outcome) -> None:
         self.sends.append(Send(self._name, number, value, outcome))
@@ -207,9 +220,11 @@ class Load:
         recording = RecordingProducer(producer, self._topic, f"p{name}")
         try:
             while not self._stop.is_set():
-                for _ in range(dice.randint(1, 40)):
+                alone = dice.random() < 0.3
+                send = recording.send_alone if alone else recording.send
+                for _ in range(dice.randint(1, 5 if alone else 40)):
                     size_bytes = dice.randint(0, self._size_bytes_max)
-                    recording.send(level=dice.choice(self._levels), size_bytes=size_bytes)
+                    send(level=dice.choice(self._levels), size_bytes=size_bytes)
                 if recording.waiting > _WINDOW or dice.random() < 0.3:
                     recording.collect()
         finally:
