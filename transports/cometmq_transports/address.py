@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import socket
 import stat
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from cometmq.errors import ConfigError
 
 IPC_PATH_BYTES_MAX = 107
+_MOMENT_S = 0.1
 
 _BIND_FAILURES = {
     errno.EADDRINUSE: "it is in use: stop the process that has it or choose another port",
@@ -77,6 +79,10 @@ def parse(address: str, *, listening: bool) -> Endpoint:
 
 
 def _parse_ipc(address: str, path: str) -> Endpoint:
+    if path == "@":
+        raise ConfigError(
+            f"{address!r} names no socket: write a name after the @, for example ipc://@mq"
+        )
     if len(os.fsencode(path)) > IPC_PATH_BYTES_MAX or "\0" in path:
         raise ConfigError(
             f"the path in {address!r} can't name a socket: at most {IPC_PATH_BYTES_MAX} bytes are"
@@ -121,7 +127,8 @@ def bind_failure(address: str, code: int | None, text: str | None) -> ConfigErro
 
 def check_socket_file(address: str, path: str) -> None:
     """Make sure that binding to `path` takes nothing away from anybody: what lies there is going
-    to be unlinked. A socket file that nobody answers on was left behind by a killed process.
+    to be unlinked. A socket file that nobody answers on was left behind by a killed process; who
+    has bound it and is about to listen answers a moment later.
 
     Raises ConfigError.
     """
@@ -135,14 +142,23 @@ def check_socket_file(address: str, path: str) -> None:
         raise ConfigError(f"can't listen on {address}: {error.strerror}; choose a path") from error
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"can't listen on {address}: a file lies there; choose another path")
+    answers = _answers(address, path)
+    if not answers:
+        select.select((), (), (), _MOMENT_S)
+        answers = _answers(address, path)
+    if answers:
+        raise ConfigError(
+            f"{address} is in use by another process: stop that one or choose another path"
+        )
+
+
+def _answers(address: str, path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
         except (ConnectionRefusedError, FileNotFoundError):
-            return
+            return False
         except OSError as error:
             raise ConfigError(f"can't listen on {address}: {error}; choose another path") from error
-    raise ConfigError(
-        f"{address} is in use by another process: stop that one or choose another path"
-    )
+    return True

@@ -262,6 +262,12 @@ class ZmtpListener:
                 continue
             decoder = Decoder(self.scratch, self._limits)
             connection = Connection(self, connected, name, decoder)
+            try:
+                self._epoll.register(connected, connection.interest)
+            except OSError:  # the system watches no more for this user
+                self.counters["accept_failed"] += 1
+                connected.close()
+                continue
             self._connections[connected.fileno()] = connection
             self._epoll.register(connected, connection.interest)
             if self._options.handshake_ms:
