@@ -269,7 +269,6 @@ class ZmtpListener:
                 connected.close()
                 continue
             self._connections[connected.fileno()] = connection
-            self._epoll.register(connected, connection.interest)
             if self._options.handshake_ms:
                 handshake_s = self._options.handshake_ms / 1000
                 self._set_timer(connection, handshake_s, "handshake_too_slow")
