@@ -48,10 +48,11 @@ class FetchTurns:
     def put_off(self, fetch: Waits) -> None:
         """Let it wait. Meanwhile it counts against its connection's credit with its answer, so
         that nobody can let any number wait."""
-        self._charge(fetch, self._cost_bytes)
+        session = fetch.request.session
+        session.unanswered_bytes += self._cost_bytes
         if not self._waiting:
             self._tasks.spawn(self._go_on())
-        self._waiting.setdefault(fetch.request.session, deque()).append(fetch)
+        self._waiting.setdefault(session, deque()).append(fetch)
 
     async def stop(self) -> None:
         """Answer all that wait, empty."""
@@ -73,9 +74,5 @@ class FetchTurns:
         del self._waiting[session]
         if own:
             self._waiting[session] = own
-        self._charge(fetch, -self._cost_bytes)
+        session.unanswered_bytes -= self._cost_bytes
         return fetch
-
-    def _charge(self, fetch: Waits, size_bytes: int) -> None:
-        fetch.request.size_bytes += size_bytes
-        fetch.request.session.unanswered_bytes += size_bytes
