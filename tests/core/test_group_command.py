@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cometmq import Admin, Message, Producer, PullConsumer, Refused, aio
+from cometmq import Admin, Consumer, Message, Producer, PullConsumer, Refused, aio
 from cometmq.cli import cli
 from cometmq.testing import EmbeddedBroker
 
@@ -129,3 +129,16 @@ def test_the_admin_clients_have_the_same(broker: EmbeddedBroker) -> None:
             assert await admin.list_groups() == []
 
     asyncio.run(awaited())
+
+
+def test_what_a_filter_left_out_is_no_lag_for_long(broker: EmbeddedBroker) -> None:
+    with Producer(broker.address) as producer:
+        producer.send_many([Message("unwanted", b"x", "open")] * 20)
+    with Consumer(broker.address, group="payers") as consumer:
+        consumer.subscribe("unwanted", tags="paid")
+        for _ in range(100):  # ten seconds: less than the fetch itself is ready to wait
+            assert consumer.receive(0.1) is None
+            if as_json(broker, "lag", "payers")[0]["lag"] == 0:
+                break
+        else:
+            pytest.fail("the lag stays")

@@ -143,6 +143,42 @@ def test_a_wait_in_vain_ends_with_how_far_it_came() -> None:
     play(scenario)
 
 
+def test_who_passed_what_it_does_not_want_hears_of_it_soon_but_not_for_each_message() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        producer = await rig.client()
+        header = Fetch([FetchPart("t", 0, 0)], wait_ms=15_000, filter="a")
+        waiting = client.post(Operation.FETCH, header)
+        for _ in range(9):
+            await producer.send(tagged("b", "b"))
+            await rig.environment.clock.run_for(0.1)
+            assert await client.answer_if_any(waiting) is None
+        await rig.environment.clock.run_for(0.2)
+        part = part_of(await client.answer(waiting))
+        assert (part.status, part.next_offset, part.batches) == (Status.OK, 18, 0)
+        assert len(rig.broker.park) == 0
+        await producer.send(tagged("a"))
+        assert found(await fetch(client, "a", 18)) == [(18, "a")], "the connection goes on"
+
+    play(scenario)
+
+
+def test_what_lay_there_unwanted_is_told_soon_too_and_who_left_is_told_nothing() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        await client.send(tagged("b", "b"))
+        leaver = await rig.client()
+        header = Fetch([FetchPart("t", 0, 0)], wait_ms=15_000, filter="a")
+        leaver.post(Operation.FETCH, header)
+        waiting = client.post(Operation.FETCH, header)
+        await rig.settle()
+        assert len(rig.broker.park) == 2
+        leaver.close()
+        await rig.environment.clock.run_for(1.1)
+        assert part_of(await client.answer(waiting)).next_offset == 2
+        assert len(rig.broker.park) == 0
+
+    play(scenario)
+
+
 def test_looking_in_vain_has_an_end() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         body = b"x" * 500_000

@@ -18,13 +18,16 @@ from cometmq.broker.requests import Request
 from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
-from cometmq.environment import Clock
+from cometmq.environment import Clock, Timer
 from cometmq.group_interfaces import Selector
 from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, QueueKey, ReadResult
 from cometmq.protocol import Fetch, FetchPart, FetchReply, Status
 
 PARTS_MAX = 4096
+PASSED_WAIT_S = 1.0
+"""How long a client may not know that its filter left everything out. To say it at once would cost
+an answer and a question for each such message."""
 FetchWait = Callable[[ParkedFetch], bool | None]
 
 
@@ -54,6 +57,7 @@ class Fetches:
         self._fetch_wait = fetch_wait
         self._drop = drop
         self._seed = seed(log.log_id)
+        self.clock = clock
         self._tasks = Tasks()
         self.turns = FetchTurns(clock, self.bytes_max, log.write)
 
@@ -107,12 +111,17 @@ class Fetches:
             kept = offer(fetch)
             if kept is True:
                 session = fetch.request.session
-                session.on_end[fetch] = lambda: self._drop(fetch)
+                session.on_end[fetch] = lambda: self.forget(fetch)
                 self.log.demand(self.log.appended)
                 return
             if kept is not None and kept is not False:
                 raise wrong_answer(offer, kept, "True (it is kept), False or None")
         fetch.answer_empty()
+
+    def forget(self, fetch: WaitingFetch) -> None:
+        """It waits no longer, whoever kept it."""
+        fetch.hush()
+        self._drop(fetch)
 
     async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
         pending: int | None = turn
@@ -162,6 +171,8 @@ class WaitingFetch:
         "_fetches",
         "_passed",
         "_selector",
+        "_told",
+        "_teller",
         "header",
         "queues",
         "request",
@@ -184,15 +195,21 @@ class WaitingFetch:
         """It found nothing and was offered to plugins."""
         self._passed: dict[int, int] = {}
         """Incarnation by part, of those whose place has moved on past what nobody wants."""
+        self._teller: Timer | None = None
+        self._told = False
+        """It was answered with how far it came, which a plugin that keeps it can't know."""
 
     def retry(self) -> bool:
         """Look again: True if it was answered, or will be: when the disk has answered, or in
         another turn."""
+        if self._told:
+            return True
         if not self.request.session.open:
             self.request.drop()
             return True
         turns = self._fetches.turns
         if turns.spent_bytes >= TURN_BYTES:
+            self.hush()
             turns.put_off(self)
             return True
         self.queues = self._empty = []
@@ -206,14 +223,17 @@ class WaitingFetch:
             return True
         if pending is not None:
             turns.spent_bytes += room
+            self.hush()
             self._fetches.read_slowly(self, reply, pending)
             return True
         turns.spent_bytes += room - reply.room + SCAN_BYTES - reply.scan_room
         if reply.results:
             self.answer(reply)
-        else:
-            return False
-        return True
+            return True
+        if self._passed and self._teller is None:
+            clock = self._fetches.clock
+            self._teller = clock.call_at(clock.monotonic_s() + PASSED_WAIT_S, self._tell)
+        return False
 
     def go_on(self) -> None:
         """Do what was put off, in a turn that has room for it."""
@@ -228,11 +248,24 @@ class WaitingFetch:
             self.failed(error)
 
     def answer_empty(self) -> None:
-        self.answer(Reply(0))
+        if not self._told:
+            self.answer(Reply(0))
+
+    def hush(self) -> None:
+        """How far it came will be told otherwise, or to nobody."""
+        if self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
+
+    def _tell(self) -> None:
+        self._fetches.forget(self)
+        self.answer_empty()
+        self._told = True
 
     def answer(self, reply: Reply) -> None:
         """Send what was collected."""
         self.request.session.on_end.pop(self, None)
+        self.hush()
         for at, incarnation in self._passed.items():
             reply.passed(at, self.header.parts[at], incarnation)
         results, batches = reply.in_order()
@@ -242,6 +275,7 @@ class WaitingFetch:
         """A mistake of ours (or a disk that can't be read) must not leave it without an answer."""
         rejected = internal_refusal(error, f"a fetch of {self.request.peer.name}")
         self.request.session.on_end.pop(self, None)
+        self.hush()
         self.request.fail(rejected.status, rejected.detail)
 
     def part_of(self, turn: int) -> int:
