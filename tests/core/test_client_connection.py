@@ -154,6 +154,35 @@ def test_deadline_of_a_change_that_never_went_out_is_retryable_and_says_why() ->
     with pytest.raises(Retryable, match="nobody listens there") as caught:
         call.result()
     assert caught.value.code == "NOT_CONNECTED" and "mq run" in str(caught.value)
+    assert str(caught.value).startswith("nobody listens there, so the TOPIC_CREATE request")
+
+
+def test_a_broker_that_stays_away_is_told_of_once_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "cometmq.client.presence")
+    rig = ClientRig()
+    rig.broker.down = ("refused", "nobody listens there")
+    call = create(rig)
+    rig.pass_time(0.9)
+    assert not caplog.messages
+    rig.pass_time(5.0)
+    assert caplog.messages == ["waiting for a broker: nobody listens there"]
+    rig.broker.down = None
+    rig.pass_time(5.0)
+    assert call.done
+    assert caplog.messages[1:] == ["the broker at scripted://broker is there"]
+
+
+def test_a_broker_that_is_soon_back_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "cometmq.client.presence")
+    rig = ClientRig()
+    rig.broker.down = ("refused", "nobody listens there")
+    call = create(rig)
+    rig.pass_time(0.5)
+    rig.broker.down = None
+    rig.pass_time(5.0)
+    assert call.done and not caplog.messages
 
 
 def test_tries_to_connect_come_slower_and_out_of_step() -> None:

@@ -161,7 +161,10 @@ def test_a_consume_ends_when_the_broker_dies(broker: BrokerProcess) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     broker.kill()
-    one_sentence(ended(process), 3, "nobody listens")
+    done = ended(process)
+    waiting, _, sentence = done.err.partition("\n")
+    assert waiting == f"mq: waiting for a broker: nobody listens on {broker.address}"
+    one_sentence(done._replace(err=sentence), 3, f"mq: nobody listens on {broker.address}, so the ")
 
 
 def test_a_following_consume_says_that_it_waits_and_goes_on(broker: BrokerProcess) -> None:
@@ -171,8 +174,9 @@ def test_a_following_consume_says_that_it_waits_and_goes_on(broker: BrokerProces
     run_mq("produce", "news", address=broker.address, text=b"before\n").ok()
     assert process.stdout.readline() == b"before\n"
     broker.kill()
-    assert b"waiting for the broker to return: " in process.stderr.readline()
+    assert b"mq: waiting for a broker: " in process.stderr.readline()
     broker.start()
+    assert process.stderr.readline().endswith(b" is there\n")
     run_mq("produce", "news", address=broker.address, text=b"after\n").ok()
     assert process.stdout.readline() == b"after\n"
     process.send_signal(signal.SIGINT)

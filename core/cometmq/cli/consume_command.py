@@ -14,7 +14,7 @@ from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress, connect_option, json_option, timeout_option
 from cometmq.client.admin import Admin
 from cometmq.client.consumer import PullConsumer
-from cometmq.errors import Expired, Retryable, Truncated
+from cometmq.errors import Expired, Truncated
 
 POLL_S = 0.5
 PROBE_POLLS = 6
@@ -83,11 +83,8 @@ def consume(
         with Admin(connect, timeout=timeout_s) as admin:
             if _is_typed("start"):
                 tell_if_ignored(admin, group, topic, start)
-            # It only says, while following, that the broker is away.
-            polled = Watch(lambda: _ends(admin, topic, ()), None).polled
             consume_as_member(
                 admin,
-                polled,
                 connect,
                 topic,
                 group,
@@ -119,27 +116,17 @@ class Watch:
         self.ends = ends
         self._look = look
         self._empty = 0
-        self._waiting = False
 
     def polled(self, found: bool) -> None:
-        """After each poll. Raises Retryable when the broker is gone, but waits when following."""
+        """After each poll. Raises Retryable when the broker is gone, but waits when following: the
+        connection tells of that by itself."""
         self._empty = 0 if found else self._empty + 1
-        if self._empty < PROBE_POLLS:
+        if self.ends is None or self._empty < PROBE_POLLS:
             return
         self._empty = 0
-        try:
-            ends = self._look()
-        except Retryable as error:
-            if self.ends is not None:
-                raise
-            if not self._waiting:
-                click.echo(f"mq: waiting for the broker to return: {error}", err=True)
-            self._waiting = True
-            return
-        self._waiting = False
-        if self.ends is not None:
-            # A cut may have taken what was readable when the command began.
-            self.ends = {queue: min(end, ends.get(queue, 0)) for queue, end in self.ends.items()}
+        ends = self._look()
+        # A cut may have taken what was readable when the command began.
+        self.ends = {queue: min(end, ends.get(queue, 0)) for queue, end in self.ends.items()}
 
     def wanted(self, queue: int, offset: int) -> bool:
         """Whether a message belongs to what was readable when the command began."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
 
 import click
@@ -37,11 +36,8 @@ class GroupPrinter:
         self._printed: list[HeldMessage] = []
         self._size_bytes = 0
 
-    def print_until(
-        self, count: int | None, ends: dict[int, int] | None, polled: Callable[[bool], None]
-    ) -> None:
-        """Print `count` messages, or all before `ends`, or for ever. `polled` hears after each
-        wait whether something came."""
+    def print_until(self, count: int | None, ends: dict[int, int] | None) -> None:
+        """Print `count` messages, or all before `ends`, or for ever."""
         progress = Progress("read")
         try:
             while count is None or self.messages < count:
@@ -49,12 +45,9 @@ class GroupPrinter:
                 if message is not None:
                     self._print(message)
                     progress.update(self.messages, self._size_bytes)
-                    polled(True)
                     continue
                 self._finish()
-                if ends is None:
-                    polled(False)
-                elif self._through(ends):
+                if ends is not None and self._through(ends):
                     return
         finally:
             progress.close()
@@ -101,7 +94,6 @@ def tell_if_ignored(admin: Admin, group: str, topic: str, start: str) -> None:
 
 def consume_as_member(
     admin: Admin,
-    polled: Callable[[bool], None],
     connect: str,
     topic: str,
     group: str,
@@ -112,7 +104,7 @@ def consume_as_member(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Join `group`, print messages of `topic`, leave; `polled` as in `print_until`.
+    """Join `group`, print messages of `topic`, leave.
 
     Raises Refused, Retryable, and without `follow` Damaged and Unreadable.
     """
@@ -128,4 +120,4 @@ def consume_as_member(
     with Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn) as consumer:
         printer = GroupPrinter(consumer, admin, group, topic, as_json)
         consumer.subscribe(topic, tags=tags)
-        printer.print_until(count, None if follow else ends, polled)
+        printer.print_until(count, None if follow else ends)

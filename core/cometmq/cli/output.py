@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
@@ -20,7 +22,17 @@ DEFAULT_ADDRESS = "tcp://127.0.0.1:7800"
 
 
 def connect_option(function: F) -> F:
-    """`--connect ADDRESS`, else `MQ_CONNECT`, else the default address of `mq run`."""
+    """`--connect ADDRESS`, else `MQ_CONNECT`, else the default address of `mq run`. Whoever waits
+    for a broker hears of it on stderr."""
+
+    @functools.wraps(function)
+    def told(*args: Any, **options: Any) -> Any:
+        logger = logging.getLogger("cometmq.client.presence")
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        logger.handlers = [_Presence()]
+        return function(*args, **options)
+
     return click.option(
         "--connect",
         metavar="ADDRESS",
@@ -29,7 +41,20 @@ def connect_option(function: F) -> F:
         show_default=True,
         show_envvar=True,
         help="Where the broker is.",
-    )(function)
+    )(cast(F, told))
+
+
+class _Presence(logging.Handler):
+    """A line on stderr when the broker is away or back: one, however many connections tell it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg != self._last:
+            self._last = record.msg
+            click.echo(f"mq: {record.getMessage()}", err=True)
 
 
 def json_option(function: F) -> F:

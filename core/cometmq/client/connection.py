@@ -93,6 +93,8 @@ class Connection:
         """All that is unanswered, in the order of the requests."""
         self.on_ready: Callable[[], None] = lambda: None
         """Called at each hello's answer: what is bound to a session has to be bound anew."""
+        self.on_met: Callable[[], None] = lambda: None
+        """Called before it, for whoever tells people whether there is a broker."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when a connection is over."""
         self._credentials = credentials
@@ -303,6 +305,7 @@ class Connection:
         self._handshakes_failed = 0
         self._heartbeat_s = max(HEARTBEAT_MIN_S, self.server.heartbeat_ms / 1000)
         self._heartbeat_at_s = now_s + self._heartbeat_s
+        self.on_met()
         self.on_ready()
 
     def _answered(
@@ -353,7 +356,7 @@ class Connection:
                 f"{late}: too much is unanswered; send less at once, or wait longer", code="TIMEOUT"
             )
         return Retryable(
-            f"{late}: {self.reason}; start a broker there (`mq run`) or name another address",
+            f"{self.reason}, so {late}: start a broker there (`mq run`) or name another address",
             code="NOT_CONNECTED",
         )
 

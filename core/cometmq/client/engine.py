@@ -19,6 +19,7 @@ from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.connection import DOWN, GREETING, NEVER, READY, Connection
 from cometmq.client.flows import Flow, Task, Waitable
+from cometmq.client.presence import Presence
 from cometmq.client.transports import find_connect
 from cometmq.environment import Buffer, Environment
 from cometmq.errors import Closed, ConfigError, Retryable
@@ -89,6 +90,8 @@ class Engine:
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_ids = count()
         self._blocked = False
+        self._presence = Presence(self.connection, self.at)
+        self.connection.on_met = self._presence.met
 
     # --- for flows ----------------------------------------------------------------------------
 
@@ -260,6 +263,7 @@ class Engine:
         return went
 
     def _open(self, now_s: float) -> None:
+        self._presence.trying(now_s)
         try:
             self.channel = self._connect(self.address, self.connection.limits)
         except ConfigError as error:  # the address can't be used: waiting would not help
