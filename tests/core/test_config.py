@@ -127,6 +127,11 @@ def test_the_file_is_really_read(tmp_path: Path) -> None:
             "1099511627776",
         ),
         (
+            '[broker]\nlisten = ["tcp://127.0.0.1"]',
+            "mq.toml:2: `broker.listen` has tcp://127.0.0.1, which names no port; write it behind "
+            "a colon, as in tcp://127.0.0.1:7800 (0 takes a free one)",
+        ),
+        (
             '[broker]\nlisten = ["tcp://127.0.0.1:65536"]',
             "mq.toml:2: `broker.listen` has tcp://127.0.0.1:65536, but a port must be a whole "
             "number from 0 to 65535 (0 takes a free one)",

@@ -41,6 +41,12 @@ def check_addresses(config: Config) -> None:
     seen: set[str] = set()
     for address in config.broker.listen:
         found = _PORT.search(address)
+        if found is None and address.startswith("tcp://"):
+            fail(
+                source,
+                f"`broker.listen` has {address}, which names no port; write it behind a colon, as "
+                "in tcp://127.0.0.1:7800 (0 takes a free one)",
+            )
         if found and int(found[1]) > PORT_MAX:
             fail(
                 source,
