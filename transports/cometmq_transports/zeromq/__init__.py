@@ -1,4 +1,4 @@
-"""The default transport: `tcp://` and `ipc://` over ZeroMQ.
+"""`tcp://` and `ipc://` through ZeroMQ's library, for who names it in the place of `zmtp`.
 
 `listener` is the broker's end (a ROUTER), `channel` the client's (one DEALER a connection).
 """

@@ -87,7 +87,7 @@ def _bind(router: zmq.Socket[bytes], address: str, endpoint: Endpoint) -> str:
 
 
 class ZeromqPlugin:
-    """Brings `tcp://` and `ipc://`, the default transport."""
+    """Brings `tcp://` and `ipc://` through ZeroMQ's library, in the place of `zmtp`."""
 
     name = "zeromq"
     options = ZeromqOptions

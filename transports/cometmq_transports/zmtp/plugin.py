@@ -43,7 +43,7 @@ class ZmtpTransport:
 
 
 class ZmtpPlugin:
-    """Brings `tcp://` and `ipc://` in the place of `zeromq`: the broker's end in its own loop."""
+    """Brings `tcp://` and `ipc://`, the standard transport: ZMTP in the broker's own loop."""
 
     name = "zmtp"
     options = ZmtpOptions
