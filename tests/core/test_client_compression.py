@@ -305,7 +305,10 @@ def without_lz4(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         known.cache_clear()
 
 
-INSTALL = r"needs a package that is not installed \(.*lz4.*\): pip install 'cometmq\[lz4\]'"
+INSTALL = (
+    r"needs a package that is not installed: pip install '\.\[lz4\]' in a checkout of cometmq, "
+    r"else pip install 'cometmq\[lz4\]'"
+)
 
 
 def test_a_producer_without_the_package_is_told_which(without_lz4: None) -> None:

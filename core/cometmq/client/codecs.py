@@ -43,9 +43,11 @@ def maker_of(name: str) -> Callable[[int | None], Codec]:
     try:
         make: Callable[[int | None], Codec] = entry.load()
     except ImportError as error:
+        why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
         raise ConfigError(
-            f"compression with {name} needs a package that is not installed ({error}): "
-            f"pip install '{distribution}[{name}]'"
+            f"compression with {name} needs a package that is not installed{why}: "
+            f"pip install '.[{name}]' in a checkout of {distribution}, "
+            f"else pip install '{distribution}[{name}]'"
         ) from error
     except Exception as error:  # a package of another version does what it likes
         raise ConfigError(
