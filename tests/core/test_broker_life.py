@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq.broker import Broker
-from cometmq.broker.addresses import is_local
+from cometmq.broker.addresses import is_local, transports_by_scheme
 from cometmq.config import load_config
 from cometmq.errors import CometError, ConfigError, LogLocked, PluginError
 from cometmq.hookspecs import hookimpl
@@ -227,7 +227,14 @@ class Rival:
 
 def test_two_transports_of_one_scheme_are_an_error_naming_both() -> None:
     with pytest.raises(PluginError, match="plugins inproc and rival both bring .* inproc: take"):
-        asyncio.run(start_and_stop({}, extra_plugins={"rival": Rival}))
+        asyncio.run(start_and_stop({}, plugins=["inproc"], extra_plugins={"rival": Rival}))
+
+
+def test_a_transport_that_the_user_names_replaces_the_standard_one_of_its_scheme() -> None:
+    composed = compose(load_config(None, {}, {"plugins": "zeromq"}))
+    transports = transports_by_scheme(composed)
+    owner = {scheme: type(it).__module__.split(".")[1] for scheme, it in transports.items()}
+    assert owner == {"tcp": "zeromq", "ipc": "zeromq", "inproc": "inproc"}
 
 
 def test_a_default_level_that_nobody_brings() -> None:

@@ -13,15 +13,21 @@ from cometmq.plugins import Composition, by_key
 
 
 def transports_by_scheme(composition: Composition) -> Mapping[str, Transport]:
-    """The transports that the plugins bring. Raises PluginError if two want one scheme."""
+    """The transports that the plugins bring; for a scheme that the user's own plugins serve, the
+    standard set's gives way. Raises PluginError if two others want one scheme."""
     contributed: Sequence[tuple[str, Sequence[Transport]]] = composition.collect("transports")
-    brought = (
+    brought = [
         (plugin, scheme, transport)
         for plugin, transports in contributed
         for transport in transports
         for scheme in transport.schemes
+    ]
+    standard = {plugin.name for plugin in composition.plugins if plugin.by_default}
+    taken = {scheme for plugin, scheme, _ in brought if plugin not in standard}
+    return by_key(
+        "transport for scheme",
+        (each for each in brought if each[0] not in standard or each[1] not in taken),
     )
-    return by_key("transport for scheme", brought)
 
 
 def transport_of(address: str, transports: Mapping[str, Transport], config: Config) -> Transport:

@@ -38,6 +38,10 @@ def _show(reply: BrokerInfoReply) -> None:
     )
     click.echo(f"level     {reply.default_level}; {reply.could_lose}")
     click.echo("plugins   " + ", ".join(plugin["name"] for plugin in reply.plugins))
+    if failed := [
+        f"{row['name']} {row['errors']}" for row in reply.plugins if row["errors"] != "0"
+    ]:
+        click.echo(f"ERRORS    of plugins: {', '.join(failed)}; the broker's log says which")
     for label, text in reply.status.items():
         click.echo(f"{label:<9} {text}")
     if reply.in_doubt:

@@ -15,7 +15,7 @@ from cometmq.plugins.discovery import Catalogue, installed
 from cometmq.plugins.options import check_tables, parse_options
 from cometmq.plugins.order import in_order
 from cometmq.plugins.plugin import make
-from cometmq.plugins.resolve import Member, Resolver
+from cometmq.plugins.resolve import Member, Resolver, Wanted
 from cometmq.plugins.verify import register, spec_arguments
 
 
@@ -65,6 +65,7 @@ def _composed(
         version=candidate.version,
         target=candidate.target,
         source=member.why,
+        by_default=member.wanted is Wanted.STANDARD,
         options=options,
         hooks=tuple(hooks),
         slots=member.slots,

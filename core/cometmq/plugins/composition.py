@@ -26,6 +26,8 @@ class ComposedPlugin(msgspec.Struct, frozen=True):
     """`module:attribute` it was loaded from."""
     source: str
     """Why it is in: `standard set`, `named`, `required by X`, `bundle X`."""
+    by_default: bool
+    """It is in although the user named neither it nor anything that brings it."""
     options: msgspec.Struct | None
     hooks: tuple[str, ...]
     slots: tuple[str, ...]
