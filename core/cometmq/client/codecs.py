@@ -46,15 +46,21 @@ def maker_of(name: str) -> Callable[[int | None], Codec]:
         why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
         raise ConfigError(
             f"compression with {name} needs a package that is not installed{why}: "
-            f"pip install '.[{name}]' in a checkout of {distribution}, "
-            f"else pip install '{distribution}[{name}]'"
+            + _pip_install("", distribution, name)
         ) from error
     except Exception as error:  # a package of another version does what it likes
         raise ConfigError(
             f"compression with {name} can't be had from {entry.value} "
-            f"({type(error).__name__}: {error}): pip install -U '{distribution}[{name}]'"
+            f"({type(error).__name__}: {error}): {_pip_install('-U ', distribution, name)}"
         ) from error
     return make
+
+
+def _pip_install(options: str, distribution: str, extra: str) -> str:
+    return (
+        f"pip install {options}'.[{extra}]' in a checkout of {distribution}, else "
+        f"pip install {options}'{distribution}[{extra}]'"
+    )
 
 
 def shrinker(name: str | None, level: int | None) -> Callable[[bytearray], bytearray]:

@@ -20,7 +20,6 @@ from cometmq.real_environment import RealEnvironment
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room in a frame for request header and table beside the largest batch."""
 
-_COMMAND_LINE = Source("command line", "command line")
 _VARIABLE = re.compile(r"MQ_([A-Z0-9]+(?:_[A-Z0-9]+)*)__(\w+)")
 
 
@@ -30,21 +29,23 @@ def load_config(
     overrides: Mapping[str, object],
     *,
     read_file: Callable[[str], bytes] | None = None,
+    said_by: str = "command line",
 ) -> Config:
     """Read and check all settings.
 
     `path` is a TOML file or None; `environ` may hold `MQ_SECTION__KEY` and
     `MQ_PLUGIN__NAME__KEY`; `overrides` are dotted keys of the command line, and `plugins`, the
     comma-separated names of `--plugins` (`-name` takes one away). `read_file` stands in for the
-    real file system. Raises ConfigError: file and line, key, what is allowed.
+    real file system, `said_by` is what errors call the place of the overrides. Raises
+    ConfigError: file and line, key, what is allowed.
     """
-    loader = _Loader()
+    loader = _Loader(Source("command line", said_by))
     if path is not None:
         loader.take_file(path, read_file or RealEnvironment().files.read_file)
     loader.take_environment(environ)
     for key, value in overrides.items():
         if key != "plugins":
-            loader.take(key, value, _COMMAND_LINE)
+            loader.take(key, value, loader.overrides)
     loader.take_plugin_names(overrides.get("plugins", ""))
     return loader.finish()
 
@@ -52,7 +53,8 @@ def load_config(
 class _Loader:
     """Collects values by dotted key; a later source replaces an earlier one."""
 
-    def __init__(self) -> None:
+    def __init__(self, overrides: Source) -> None:
+        self.overrides = overrides
         self._values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
         self._options: dict[str, dict[str, Any]] = {}
         self._sources: dict[str, Source] = {}
@@ -129,7 +131,7 @@ class _Loader:
 
     def take_plugin_names(self, names: object) -> None:
         """What `--plugins` said, on top of the file's lists: the last word on a name counts."""
-        words = names.split(",") if isinstance(names, str) else list(_texts(names))
+        words = names.split(",") if isinstance(names, str) else list(_texts(names, self.overrides))
         values = self._values["plugins"]
         enable, disable = list(values.get("enable", ())), list(values.get("disable", ()))
         both = sorted(set(enable) & set(disable))
@@ -138,7 +140,7 @@ class _Loader:
             fail(source, f"{both[0]} stands under enable and under disable; take one of them out")
         for word in filter(None, (word.strip() for word in words)):
             takes_away = word.startswith("-")
-            name = self._checked("plugins", "enable", [word.lstrip("-")], _COMMAND_LINE)[0]
+            name = self._checked("plugins", "enable", [word.lstrip("-")], self.overrides)[0]
             into, out_of = (disable, enable) if takes_away else (enable, disable)
             out_of[:] = [other for other in out_of if other != name]
             if name not in into:
@@ -151,8 +153,8 @@ class _Loader:
 
     def _joined(self, key: str, had_before: bool) -> Source:
         if not had_before:
-            return _COMMAND_LINE
-        return Source("command line", f"{self._sources[key]} and command line")
+            return self.overrides
+        return Source("command line", f"{self._sources[key]} and {self.overrides}")
 
     def finish(self) -> Config:
         """The frozen tree, once what depends on several keys is checked."""
@@ -194,8 +196,8 @@ def _at(path: str, lines: dict[Path, int], key: Path) -> Source:
     return Source("file", path if line is None else f"{path}:{line}")
 
 
-def _texts(names: object) -> Sequence[str]:
+def _texts(names: object, source: Source) -> Sequence[str]:
     try:
         return msgspec.convert(names, tuple[str, ...])
     except msgspec.ValidationError:
-        fail(_COMMAND_LINE, f"`plugins` is {show(names)}, but it must be names: a,b,-c")
+        fail(source, f"`plugins` is {show(names)}, but it must be names: a,b,-c")

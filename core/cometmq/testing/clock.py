@@ -11,6 +11,14 @@ _TURNS = 20
 """Turns of the loop that `run_for` gives to what a timer has woken."""
 
 
+def check_forward(seconds: float) -> None:
+    """Raises ValueError where monotonic time is to go back."""
+    if not seconds >= 0:
+        raise ValueError(
+            f"{seconds!r} seconds can't pass: time only goes on; `step_wall` sets the wall clock"
+        )
+
+
 class VirtualTimer:
     """A timer on a virtual clock."""
 
@@ -81,7 +89,9 @@ class VirtualClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass; timers fire in order, each at its own time."""
+        """Let `seconds` pass; timers fire in order, each at its own time. Raises ValueError for
+        less than none."""
+        check_forward(seconds)
         end = self._monotonic_s + seconds
         while (timer := self._next(end)) is not None:
             timer.fire()
@@ -89,6 +99,7 @@ class VirtualClock:
 
     async def run_for(self, seconds: float) -> None:
         """The same from within the loop: what a timer wakes runs before time goes on."""
+        check_forward(seconds)
         end = self._monotonic_s + seconds
         await self._settle()
         while (timer := self._next(end)) is not None:

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self, TypeVar
 
+from msgspec.structs import replace
+
 from cometmq.broker import Broker
 from cometmq.config import load_config
 from cometmq.environment import Environment
@@ -53,7 +55,7 @@ class EmbeddedBroker:
         }
         if names:
             overrides["plugins"] = ",".join(names)
-        self._config = load_config(None, {}, overrides)
+        self._config = load_config(None, {}, overrides, said_by="the arguments of EmbeddedBroker")
         self._extra = dict(extra_plugins or {})
         self.clock = MovableClock()
         """Moves the broker's time (without effect if an `environment` was given)."""
@@ -103,7 +105,11 @@ class EmbeddedBroker:
             self._environment.threads.close()
 
     def restart(self) -> None:
-        """Stop cleanly and start again on the same data (in memory: on nothing)."""
+        """Stop cleanly and start again on the same data (in memory: on nothing), at the same
+        addresses, so that clients find it again; also where port 0 was asked for."""
+        if self._broker is not None:
+            listen = tuple(self._broker.addresses)
+            self._config = replace(self._config, broker=replace(self._config.broker, listen=listen))
         self.stop()
         self.start()
 

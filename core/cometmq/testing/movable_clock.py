@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from cometmq.environment import Clock, Timer
 from cometmq.real_environment import RealClock
+from cometmq.testing.clock import check_forward
 
 
 class _PushedTimer:
@@ -81,7 +82,9 @@ class MovableClock:
             timer.cancel()
 
     def advance(self, seconds: float) -> None:
-        """Let `seconds` pass now; timers that became due fire on their own loops."""
+        """Let `seconds` pass now; timers that became due fire on their own loops. Raises
+        ValueError for less than none."""
+        check_forward(seconds)
         with self._lock:
             self._ahead_s += seconds
             timers = list(self._timers)
