@@ -147,6 +147,7 @@ class LogDrains(LogPlaces):
         logger.warning("the log was cut at position %d; what was cut is in %s", position, kept)
         self._positions.cut(position, outcome)
         writer.begin_segment(new_epoch=new_epoch)
+        self._cancel("age")
         self._finish_checkpoint()
         if self._on_truncated is not None:
             self._on_truncated(position)

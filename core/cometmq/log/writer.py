@@ -112,10 +112,11 @@ class LogWriter:
             self._storage.allocate(end)
         except OSError as error:
             raise _no_ground(error) from error
-        base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
         view = batch.view
         whole = length <= COPIED_BYTES
         head = bytearray(view if whole else view[:STAMPED_BYTES])
+        # Once nothing asks for memory any more that may not be there: a queue has no holes.
+        base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
         stamp(
             head,
             log_id_seed=self.seed,
