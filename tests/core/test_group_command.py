@@ -142,3 +142,17 @@ def test_what_a_filter_left_out_is_no_lag_for_long(broker: EmbeddedBroker) -> No
                 break
         else:
             pytest.fail("the lag stays")
+
+
+def test_consume_that_wants_nothing_of_what_is_there_ends_soon(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cometmq.broker.fetches.PASSED_WAIT_S", 3600.0)
+    with Producer(broker.address) as producer:
+        producer.send_many([Message("unwanted", b"x", "open")] * 20)
+    command = ["consume", "unwanted", "--group", "payers", "--tags", "paid"]
+    began_s = broker.clock.monotonic_s()
+    result = CliRunner().invoke(cli, [*command, "--connect", broker.address])
+    assert (result.exit_code, result.output) == (0, "")
+    assert broker.clock.monotonic_s() - began_s < 10, "less than a consumer's fetch waits else"
+    assert as_json(broker, "lag", "payers")[0]["lag"] == 0

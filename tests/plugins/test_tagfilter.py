@@ -10,6 +10,8 @@ import pytest
 
 from cometmq.batch import RecordTuple, decode_records, encode_messages, parse
 from cometmq.broker.filtering import filtered
+from cometmq.hookspecs import hookimpl
+from cometmq.interfaces import ParkedFetch
 from cometmq.protocol import (
     Fetch,
     FetchPart,
@@ -177,6 +179,49 @@ def test_what_lay_there_unwanted_is_told_soon_too_and_who_left_is_told_nothing()
         assert len(rig.broker.park) == 0
 
     play(scenario)
+
+
+class Careless:
+    """Fails when it is asked to keep a fetch, or keeps it by itself and asks too late."""
+
+    name = "careless"
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.kept: list[ParkedFetch] = []
+
+    @hookimpl
+    def fetch_wait(self, fetch: ParkedFetch) -> bool | None:
+        if self.fails:
+            raise ValueError("on purpose")
+        self.kept.append(fetch)
+        return True
+
+
+def test_who_was_told_or_refused_is_answered_once_whoever_keeps_the_fetch() -> None:
+    async def run() -> None:
+        careless = Careless()
+        extra = {"careless": careless}
+        async with running_broker(plugins=["-longpoll"], extra_plugins=extra) as rig:
+            client = await rig.client()
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate("t", 1))
+            await client.send(tagged("b", "b"))
+            header = Fetch([FetchPart("t", 0, 0)], wait_ms=15_000, filter="a")
+            refused = client.post(Operation.FETCH, header)
+            await rig.environment.clock.run_for(1.5)
+            assert (await client.answer(refused)).status == Status.INTERNAL
+            assert await client.answer_if_any(refused) is None
+            careless.fails = False
+            waiting = client.post(Operation.FETCH, header)
+            await rig.environment.clock.run_for(1.5)
+            assert part_of(await client.answer(waiting)).next_offset == 2
+            (fetch,) = careless.kept
+            assert fetch.retry()
+            fetch.answer_empty()
+            await rig.settle()
+            assert await client.answer_if_any(waiting) is None
+
+    asyncio.run(run())
 
 
 def test_looking_in_vain_has_an_end() -> None:

@@ -112,6 +112,7 @@ class Fetches:
             if kept is True:
                 session = fetch.request.session
                 session.on_end[fetch] = lambda: self.forget(fetch)
+                fetch.tell_soon()
                 self.log.demand(self.log.appended)
                 return
             if kept is not None and kept is not False:
@@ -230,9 +231,8 @@ class WaitingFetch:
         if reply.results:
             self.answer(reply)
             return True
-        if self._passed and self._teller is None:
-            clock = self._fetches.clock
-            self._teller = clock.call_at(clock.monotonic_s() + PASSED_WAIT_S, self._tell)
+        if self.waited:
+            self.tell_soon()
         return False
 
     def go_on(self) -> None:
@@ -250,6 +250,12 @@ class WaitingFetch:
     def answer_empty(self) -> None:
         if not self._told:
             self.answer(Reply(0))
+
+    def tell_soon(self) -> None:
+        """Let the client know in a moment how far it came, if it came anywhere."""
+        if self._passed and self._teller is None:
+            clock = self._fetches.clock
+            self._teller = clock.call_at(clock.monotonic_s() + PASSED_WAIT_S, self._tell)
 
     def hush(self) -> None:
         """How far it came will be told otherwise, or to nobody."""

@@ -15,6 +15,7 @@ from cometmq.client.handout import HeldMessage
 from cometmq.errors import CometError, Damaged, Unreadable
 
 POLL_S = 0.2
+FOLLOW_WAIT_S = 15.0
 FLUSH_MESSAGES = 1000
 
 
@@ -117,7 +118,15 @@ def consume_as_member(
 
     described = admin.describe_topic(topic)
     ends = {info.queue: info.max_offset for info in described.queues}
-    with Consumer(connect, group=group, start=start, timeout=timeout_s, on_error=warn) as consumer:
+    with Consumer(
+        connect,
+        group=group,
+        start=start,
+        # Who only waits for the end is to hear soon that a filter left out all that was there.
+        fetch_wait=FOLLOW_WAIT_S if follow else POLL_S,
+        timeout=timeout_s,
+        on_error=warn,
+    ) as consumer:
         printer = GroupPrinter(consumer, admin, group, topic, as_json)
         consumer.subscribe(topic, tags=tags)
         printer.print_until(count, None if follow else ends)
