@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cometmq import Message, Refused, SendResult
+from cometmq.client.batching import Batch
+from cometmq.client.flows import Task
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.producing import Accumulator
+from cometmq.interfaces import Level
 from cometmq.log import LogSettings, Outcome, writer
+from cometmq.protocol import Operation, Send, SendReply, SendResultPart, Status
+from cometmq.protocol.sends import SEQUENCES
+from cometmq.testing.client_rig import ClientRig
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.log_kit import LogKit, in_loop
+from cometmq.testing.scripted_broker import Answer, Request
 from cometmq_plugins.group_commit import GroupCommit
 from cometmq_plugins.segments import SegmentStorage
 
@@ -98,3 +113,160 @@ async def test_a_message_for_which_memory_is_short_leaves_no_hole(
     kit.log.write()
     assert kit.log.next_offset(1, 0) == 3
     assert (await kit.send()).base_offset == 3
+
+
+# --- the producer -------------------------------------------------------------------------------
+
+
+class Side(ClientRig):
+    """A producer of which the test knows everything that can be seen from outside, and when."""
+
+    def __init__(self, *, lone: bool, sequences: bool, **options: Any) -> None:
+        super().__init__(queues=2)
+        self.broker.features = [SEQUENCES] if sequences else []
+        self.lone = lone
+        self.taken = 0
+        """How many went the short way."""
+        self.broker.on[Operation.SEND] = self._hold
+        self.producer = Accumulator(self.engine, ProducerOptions(**options), self, nullcontext())
+        self.held: deque[Request] = deque()
+        self.seen: list[object] = []
+        self.tasks: list[Task[SendResult]] = []
+
+    def _hold(self, request: Request) -> None:
+        assert isinstance(request.header, Send)
+        batches = [bytes(view) for view in request.batches]
+        self.seen.append((self._now(), request.id, request.header, batches))
+        self.held.append(request)
+
+    def _now(self) -> float:
+        return round(self.environment.clock.monotonic_s(), 6)
+
+    def send(self, message: Message, level: Level | None) -> None:
+        number = len(self.tasks) + 1
+        try:
+            batch = self.producer.begin_lone(message, level) if self.lone else None
+        except Refused as error:
+            self.seen.append((self._now(), "refused", str(error)))
+            return
+        if batch is None:
+            task = self.start(self.producer.send(message, level))
+            if task.done and isinstance(task.error, Refused):
+                self.seen.append((self._now(), "refused", str(task.error)))
+                return
+        else:
+            self.taken += 1
+            self.engine.send_now()
+            task = self.engine.spawn(_result_of(batch))
+        self.tasks.append(task)
+        task.add_waiter(lambda: self.seen.append((self._now(), number, _outcome(task))))
+        self.step()
+
+    def answer(self, status: int, pause_ms: int) -> None:
+        if not self.held:
+            return
+        request = self.held.popleft()
+        if status == Status.OK:
+            request.answer(Answer(self.broker.store(request)))
+        elif status == PART:
+            part = SendResultPart(Status.RETRY, detail="part", retry_after_ms=pause_ms)
+            request.answer(Answer(SendReply([part] * len(request.batches))))
+        elif status == OUT_OF_ROW:
+            part = SendResultPart(Status.OUT_OF_SEQUENCE, detail="row")
+            request.answer(Answer(SendReply([part] * len(request.batches))))
+        elif status == TOO_FEW:
+            request.answer(Answer(SendReply([])))
+        else:
+            request.fail(status, "because", pause_ms)
+        self.step()
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        match step:
+            case ("send", key, size, tag, level):
+                self.send(Message("t", bytes(size), tag, sharding_key=key), level)
+            case ("soon", key):
+                self.start(self.producer.append(Message("t", b"soon", sharding_key=key), None))
+            case ("one way",):
+                self.start(self.producer.send_one_way(Message("t", b"gone")))
+            case ("answer", status, pause_ms):
+                self.answer(status, pause_ms)
+            case ("break",):
+                self.held.clear()
+                if not self.broker.channels[-1].closed:
+                    self.broker.break_connection()
+                self.step()
+            case ("full", full):
+                self.broker.full = full
+                self.step()
+            case ("wait", seconds):
+                self.pass_time(seconds)
+            case ("flush",):
+                self.start(self.producer.flush(0))
+
+    def state(self) -> tuple[object, ...]:
+        """What else must be equal at every moment."""
+        producer = self.producer
+        return (
+            self.seen,
+            producer.unacknowledged(),
+            producer._room.used_bytes,
+            producer.sender.requests,
+            [state.in_flight for state in producer.topics.values()],
+            [state.next_queue for state in producer.topics.values()],
+        )
+
+
+async def _result_of(batch: Batch) -> SendResult:
+    stored = await batch
+    return SendResult(stored.base_offset, stored)
+
+
+def _outcome(task: Task[SendResult]) -> object:
+    if task.error is not None:
+        return type(task.error).__name__, getattr(task.error, "code", ""), str(task.error)
+    return task.result()
+
+
+PART, OUT_OF_ROW, TOO_FEW = -1, -2, -3
+keys = st.sampled_from([None, None, "a", "b"])
+pauses_ms = st.sampled_from([0, 0, 700, 5000])
+statuses = st.sampled_from(
+    [0, 0, 0, PART, OUT_OF_ROW, TOO_FEW]
+    + [Status.RETRY, Status.NO_SPACE, Status.IN_DOUBT, Status.TOPIC_GONE, Status.BAD_BATCH]
+    + [Status.LEVEL_NOT_AVAILABLE, Status.HELLO_REQUIRED, Status.STOPPING]
+)
+sends = st.tuples(
+    st.just("send"),
+    keys,
+    st.sampled_from([0, 1, 300, 16 << 10, (16 << 10) + 1, 40_000, 5 << 20]),
+    st.sampled_from(["", "x", "t" * 40_000]),
+    st.sampled_from([None, None, "memory", "disk", "quorum", "gold"]),
+)
+plain_sends = st.tuples(st.just("send"), keys, st.just(10), st.just(""), st.just(None))
+steps = st.one_of(
+    plain_sends,
+    plain_sends,
+    sends,
+    st.tuples(st.just("answer"), st.just(0), st.just(0)),
+    st.tuples(st.just("answer"), statuses, pauses_ms),
+    st.tuples(st.just("soon"), keys),
+    st.sampled_from([("break",), ("flush",), ("one way",), ("full", True), ("full", False)]),
+    st.tuples(st.just("wait"), st.sampled_from([0.001, 0.2, 1.0, 4.9, 5.1, 31.0, 400.0])),
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(st.lists(steps, min_size=3, max_size=25), st.booleans(), st.sampled_from(["block", "raise"]))
+def test_who_sends_alone_sees_what_he_sees_on_the_long_way(
+    script: list[tuple[Any, ...]], sequences: bool, when_full: Any
+) -> None:
+    options = {"send_timeout": 5.0, "buffer_bytes": 60_000, "when_full": when_full}
+    short = Side(lone=True, sequences=sequences, **options)
+    long = Side(lone=False, sequences=sequences, **options)
+    known = ("send", None, 1, "", None), ("answer", 0, 0)
+    for step in [*known, *script, ("full", False), ("wait", 40.0)]:
+        short.do(step)
+        long.do(step)
+        assert short.state() == long.state(), step
+    for task in short.tasks + long.tasks:
+        assert task.done
