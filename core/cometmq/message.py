@@ -44,6 +44,12 @@ class Origin(msgspec.Struct, frozen=True, gc=False):
     log_id: bytes
     """The 8 bytes that name the log."""
 
+    def __repr__(self) -> str:
+        """The log's id as people know it."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        values["log_id"] = self.log_id.hex()
+        return f"Origin({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
 
 NOWHERE = Origin("", 0, 0, 0, 0, 0, b"")
 """The origin of a message that was not read from a log."""

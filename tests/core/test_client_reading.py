@@ -116,6 +116,20 @@ def test_all_queues_are_read_each_in_its_order() -> None:
         assert bodies(mine) == [b"%d" % number for number in range(queue, 9, 3)]
 
 
+def test_small_polls_take_turns_from_the_first_one_on() -> None:
+    rig = ConsumerRig(queues=3)
+    for queue in range(3):
+        rig.put(b"a", b"b", queue=queue)
+    assert [rig.poll(1)[0].queue for _ in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_log_in_the_words_for_a_message_is_the_one_that_people_know() -> None:
+    rig = ConsumerRig()
+    rig.put(b"body")
+    (message,) = rig.poll()
+    assert f"log_id='{LOG_ID.hex()}'" in repr(message)
+
+
 def test_max_messages_cuts_through_a_batch() -> None:
     rig = ConsumerRig()
     rig.put(*[b"%d" % number for number in range(7)])

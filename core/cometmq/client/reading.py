@@ -74,14 +74,15 @@ class Reader:
         self._news.resolve(None)
 
     def _collect(self, most: int) -> list[ReceivedMessage]:
-        """Messages of the queues in turn, each queue's in its order.
+        """Messages of the queues in turn, each queue's in its order; the next call begins behind
+        the queue that came last.
 
         Fewer than there are, when decompressing them would take more memory than reading ahead
         may: what was read ahead is bounded as it came.
         """
         cursors = list(self.assignment.cursors.values())
         collected: list[ReceivedMessage] = []
-        inflated_bytes = 0
+        inflated_bytes = served = 0
         for step in range(len(cursors)):
             cursor = cursors[(self._turn + step) % len(cursors)]
             while len(collected) < most:
@@ -99,7 +100,9 @@ class Reader:
                 if messages is None:
                     break
                 collected += messages
-        self._turn += 1
+                served = step
+        if collected:
+            self._turn = (self._turn + served + 1) % len(cursors)
         return collected
 
     def _raise_new(self) -> None:
