@@ -16,6 +16,7 @@ from cometmq.protocol import Commit, CommitPart, Operation, Status, TopicAlter, 
 from cometmq.testing.embedded import EmbeddedBroker
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.raw_client import RawClient, Rig, batch_of, running_broker
+from cometmq_plugins.cleanup import reports
 from cometmq_plugins.cleanup.plugin import CleanupPlugin
 
 HOUR_MS = 3_600_000
@@ -105,6 +106,9 @@ def test_by_time() -> None:
         assert await bench.retained() == [3, 0]
         bench.step(1)
         assert await bench.retained() == [4, 2]
+        assert bench.plugin._work is not None
+        told = reports.status_lines(bench.plugin._work.status())
+        assert told["retention"].startswith("6 messages expired since the start")
 
     play(scenario)
 

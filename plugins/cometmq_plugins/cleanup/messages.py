@@ -80,3 +80,5 @@ class CleanupStatus(msgspec.Struct, array_like=True):
     """When the wall clock is believed again."""
     stuck: str = ""
     """What can't be deleted, and why; empty when nothing is."""
+    expired: UInt = 0
+    """Messages that topics' own retention has let expire since the start."""

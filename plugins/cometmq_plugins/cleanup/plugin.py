@@ -27,7 +27,7 @@ from cometmq_plugins.cleanup.messages import (
 )
 from cometmq_plugins.cleanup.options import CleanupOptions
 from cometmq_plugins.cleanup.refusing import Refusing
-from cometmq_plugins.cleanup.retention import Retainer
+from cometmq_plugins.cleanup.retention import Key, Retainer
 from cometmq_plugins.cleanup.rules import HOUR_MS
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
 
@@ -148,6 +148,7 @@ class _Work:
         )
         self._due = _missed(options, report.store_time, clock.wall_ms())
         self._hurried: asyncio.Task[None] | None = None
+        self._expired = 0
 
     def look(self) -> None:
         """Look at clock and disk. Raises OSError, LogError."""
@@ -191,7 +192,7 @@ class _Work:
     async def retain(self) -> None:
         """Raise the min offsets of topics with a retention of their own."""
         if not (self._log.in_doubt or self._log.stopped):
-            self._log.raise_min_offsets(await self._retainer.expired())
+            self._raise(await self._retainer.expired())
 
     async def run_now(self, header: RunCleanup) -> CleanupDone:
         """What an operator asks for. Raises LogInDoubt: then nothing may be deleted."""
@@ -204,7 +205,7 @@ class _Work:
         if header.dry_run:
             gone = await self.cleaner.plan(expired)
         else:
-            self._log.raise_min_offsets(expired)
+            self._raise(expired)
             gone = await self.cleaner.run(due=True)
         return CleanupDone(gone, raised, self._trusted.in_doubt_ms)
 
@@ -228,6 +229,7 @@ class _Work:
             clock_in_doubt_ms=self._trusted.in_doubt_ms,
             clock_confirmed_in_ms=self._trusted.confirmed_in_ms,
             stuck=self.cleaner.stuck,
+            expired=self._expired,
         )
 
     def stop(self) -> None:
@@ -238,6 +240,10 @@ class _Work:
             self._trusted.keep()
         except LogError as error:
             logger.warning("the log was not told how the clock is doubted: %s", error)
+
+    def _raise(self, expired: dict[Key, int]) -> None:
+        self._log.raise_min_offsets(expired)
+        self._expired += self._retainer.count(expired)
 
     def _looked(self) -> None:
         disk = self._watch.now

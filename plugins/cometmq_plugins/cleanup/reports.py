@@ -30,6 +30,9 @@ def status_lines(status: CleanupStatus) -> dict[str, str]:
     if status.full_in_s is not None:
         disk += f", full in {in_words(status.full_in_s)} at this rate"
     lines = {"disk": disk, "cleanup": _done(status)}
+    if status.expired:
+        many = f"{status.expired:,} message" + ("" if status.expired == 1 else "s")
+        lines["retention"] = f"{many} expired since the start by the retention of topics"
     if status.stuck:
         lines["stuck"] = status.stuck
     if status.refused:

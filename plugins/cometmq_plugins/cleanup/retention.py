@@ -28,6 +28,8 @@ class Retainer:
         self._clock: Clock = broker.environment.clock
         self._trusted = trusted
         self._looked_up = 0
+        self._lows: dict[Key, int] = {}
+        """The min offsets at the last look, of queues in which something had expired."""
 
     async def expired(self) -> dict[Key, int]:
         """By (incarnation, queue): the min offsets that have to be raised, and to what."""
@@ -38,8 +40,13 @@ class Retainer:
                 low, high = await self._log.when_loaded(partial(self._bounds, key))
                 if min(offset, high) > low:
                     found[key] = min(offset, high)
+                    self._lows[key] = low
         # One may have been deleted meanwhile; what is raised then would stay in the log for ever.
         return {key: to for key, to in found.items() if self._topics.of(key[0]) is not None}
+
+    def count(self, offsets: dict[Key, int]) -> int:
+        """How many messages go when these, just found, are raised."""
+        return sum(to - self._lows.pop(key, to) for key, to in offsets.items())
 
     def named(self, offsets: dict[Key, int]) -> list[Raised]:
         """The same for people."""
