@@ -63,6 +63,7 @@ def test_info_and_banner_say_who_where_what_and_how_safe() -> None:
                 "dedup",
             ]
             assert info.in_doubt == ""
+            assert info.data == "/mq-data"
             lines = rig.broker.banner()
             assert "name b7" in lines[0]
             assert rig.broker.addresses[0] in lines[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tomllib
 from collections.abc import Iterator
@@ -140,6 +141,23 @@ def test_check_says_ok_or_the_mistake(tmp_path: Path) -> None:
     assert message.endswith(") has no option `wait_max`; did you mean wait_max_ms?")
 
 
+def test_check_notes_variables_that_set_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQ_CONNECT", "tcp://127.0.0.1:1")
+    monkeypatch.setenv("MQ_BROKER__NAME", "b")
+    monkeypatch.setenv("MQ_DATA", "/data")
+    assert as_json("config", "check")["unknown"] == ["MQ_DATA"]
+    result = run("config", "check")
+    assert result.exit_code == 0
+    assert "note: the variable MQ_DATA sets nothing" in result.stderr
+
+
+@pytest.mark.usefixtures("distribution")
+def test_show_of_a_plugin_without_a_word_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = importlib.import_module("listed_guard").Guard
+    monkeypatch.setattr(guard, "__doc__", None)
+    assert "(no description)" in output("plugins", "show", "listed-guard")
+
+
 def test_show_prints_a_file_that_gives_the_same_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +176,7 @@ def test_show_prints_a_file_that_gives_the_same_settings(
     assert lines["name"] == f"{path}:2"
     assert lines["default_queues"] == "MQ_BROKER__DEFAULT_QUEUES"
     assert lines["enable"] == "command line"
+    assert "\n# level is not set: disk, by the plugins" in text
     assert lines["segment_bytes"] == "default"
 
 

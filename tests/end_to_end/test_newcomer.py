@@ -57,6 +57,9 @@ def ended(process: subprocess.Popen[bytes]) -> Done:
         (["produce", "t", "--levle", "disk"], ["--levle", "--level", "`mq produce --help`"]),
         (["produce", "t", "no-such-file"], ["no-such-file"]),
         (["produce", "t", "."], ["directory"]),
+        (["topic", "alter", "t", "--retention-time"], ["`mq topic alter --help`"]),
+        (["produce", "t", "--compression", "gzip"], ["gzip", "zstd", "lz4"]),
+        (["produce", "t", "--compression-level", "9"], ["9 without --compression "]),
         (["topic", "create", "t", "--queues", "0"], ["1<=x<=1024"]),
         (["log", "inspect", "no-such-folder"], ["no-such-folder"]),
         (["bench", "--steps", "fly"], ["send_soon", "fly"]),
@@ -121,7 +124,7 @@ def test_a_file_is_no_data_folder(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")
     done = run_mq("run", "--data", str(path), "--listen", "tcp://127.0.0.1:0")
-    one_sentence(done, 1, str(path), "is a folder")
+    one_sentence(done, 1, f"{path} is a file, not a folder")
 
 
 def test_a_broker_in_memory_claims_no_folder(tmp_path: Path) -> None:

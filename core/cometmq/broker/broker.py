@@ -149,6 +149,7 @@ class Broker:
             plugins=plugin_rows(self.composition),
             metrics=metric_values(self._metrics()),
             status=status_lines(self.composition),
+            data=self.data if log.persistent else "",
         )
 
     # --- start --------------------------------------------------------------------------------

@@ -273,6 +273,8 @@ class Dispatcher:
         elif isinstance(error, Refused | Retryable):
             rejected = told_refusal(error)
         else:
-            what = f"operation {request.operation} of {request.peer.name}"
+            route = self._routes.get(request.operation)
+            name = f" ({route.name})" if route is not None else ""
+            what = f"operation {request.operation}{name} of {request.peer.name}"
             rejected = internal_refusal(error, what)
         request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)

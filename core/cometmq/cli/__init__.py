@@ -72,6 +72,20 @@ def _contributed() -> dict[str, str]:
     return {name: value for name, value in sorted(found.items()) if name not in COMMANDS}
 
 
+def _command_path(words: list[str]) -> str:
+    """`mq topic alter`: the command that the words are of, as far as there is one. Click does not
+    say it of an option that lacks its value."""
+    path = "mq"
+    command: click.Command | None = cli
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+        if command is not None:
+            path += f" {word}"
+    return path
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cometmq", prog_name="mq")
 def cli() -> None:
@@ -92,6 +106,8 @@ def main() -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, click.UsageError) and error.ctx is None:
+            error.ctx = click.Context(cli, info_name=_command_path(sys.argv[1:]))
         failed = exit_code_of(error)
         if failed is None:
             raise

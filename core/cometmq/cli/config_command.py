@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 from cometmq.broker.preflight import preflight
 from cometmq.cli.composing import read_settings, settings_options
 from cometmq.cli.output import json_option, print_json
-from cometmq.config import Config
+from cometmq.config import Config, unknown_variables
 from cometmq.plugins import Composition, compose
 
 
@@ -34,12 +35,19 @@ def check(path: str | None, names: str, as_json: bool) -> None:
     preflight(settings, composition)
     enabled = [plugin.name for plugin in composition.plugins]
     idle = sorted(set(settings.plugin) - set(enabled))
+    unknown = unknown_variables(os.environ)
     if as_json:
-        print_json({"ok": True, "plugins": enabled, "idle": idle})
+        print_json({"ok": True, "plugins": enabled, "idle": idle, "unknown": unknown})
         return
     click.echo("ok")
     for name in idle:
         click.echo(f"note: [plugin.{name}] has no effect, because {name} is not enabled", err=True)
+    for name in unknown:
+        click.echo(
+            f"note: the variable {name} sets nothing; settings are MQ_SECTION__KEY, with two "
+            "underscores",
+            err=True,
+        )
 
 
 @config.command()
@@ -48,7 +56,8 @@ def check(path: str | None, names: str, as_json: bool) -> None:
 def show(path: str | None, names: str, as_json: bool) -> None:
     """Print all settings as TOML, each with its source."""
     settings = read_settings(path, names)
-    tables = list(_tables(settings, compose(settings)))
+    composition = compose(settings)
+    tables = list(_tables(settings, composition))
     if as_json:
         print_json(
             {
@@ -60,9 +69,10 @@ def show(path: str | None, names: str, as_json: bool) -> None:
             }
         )
         return
+    unset = {"broker.level": f": {composition.slot('flush_policy').default_level}, by the plugins"}
     for number, (title, values) in enumerate(tables):
         click.echo(f"{'' if number == 0 else chr(10)}[{title}]")
-        for line in _lines(settings, title, values):
+        for line in _lines(settings, title, values, unset):
             click.echo(line)
 
 
@@ -84,9 +94,14 @@ def _fields(struct: msgspec.Struct) -> dict[str, Any]:
     return {name: msgspec.to_builtins(getattr(struct, name)) for name in struct.__struct_fields__}
 
 
-def _lines(settings: Config, title: str, values: dict[str, Any]) -> Iterator[str]:
+def _lines(
+    settings: Config, title: str, values: dict[str, Any], unset: dict[str, str]
+) -> Iterator[str]:
+    """`unset`: what is meant where there is no value, by dotted key."""
     texts = {
-        key: f"# {key} is not set" if value is None else f"{key} = {_toml(value)}"
+        key: f"# {key} is not set{unset.get(f'{title}.{key}', '')}"
+        if value is None
+        else f"{key} = {_toml(value)}"
         for key, value in values.items()
     }
     width = max((len(text) for text in texts.values()), default=0)

@@ -30,6 +30,7 @@ def _show(reply: BrokerInfoReply) -> None:
     click.echo(
         f"log       {reply.log_id}, epoch {reply.epoch}, {counted(reply.segments, 'segment')}"
     )
+    click.echo(f"data      {reply.data or 'in memory only'}")
     click.echo("positions " + ", ".join(f"{name} {at:,}" for name, at in reply.positions.items()))
     click.echo(f"storage   {_storage(reply.storage)}")
     click.echo(
@@ -37,7 +38,8 @@ def _show(reply: BrokerInfoReply) -> None:
         f"{reply.parked:,} parked"
     )
     click.echo(f"level     {reply.default_level}; {reply.could_lose}")
-    click.echo("plugins   " + ", ".join(plugin["name"] for plugin in reply.plugins))
+    with_hooks = [row["name"] for row in reply.plugins if row["calls"]]
+    click.echo("plugins   " + ", ".join(with_hooks))
     if failed := [
         f"{row['name']} {row['errors']}" for row in reply.plugins if row["errors"] != "0"
     ]:

@@ -12,7 +12,7 @@ import msgspec
 
 from cometmq.batch import Batch
 from cometmq.batch.layout import CODECS
-from cometmq.cli.output import Progress, json_option, print_json, print_table
+from cometmq.cli.output import Progress, counted, json_option, print_json, print_table
 from cometmq.environment import Files
 from cometmq.log.inspection import LogReport, OnBatch, SegmentReport, inspect_log
 from cometmq.log.verification import verify_log
@@ -35,7 +35,7 @@ def inspect(folder: str, batches: bool, as_json: bool) -> None:
     writes to the folder, the newest batches may look torn.
     """
     show = (_print_batch_json if as_json else _print_batch) if batches else None
-    _tell(_look(inspect_log, folder, show), as_json)
+    _tell(_look(inspect_log, folder, show), "every batch and index file by its CRCs", as_json)
 
 
 @log.command()
@@ -47,7 +47,8 @@ def verify(folder: str, as_json: bool) -> None:
     All that `inspect` checks, and: every index file row by row against its segment, every queue's
     offsets from batch to batch. Exit code 0 only when all is intact.
     """
-    _tell(_look(verify_log, folder, None), as_json)
+    proven = "every batch by its CRCs, every index file row by row, every queue's offsets"
+    _tell(_look(verify_log, folder, None), proven, as_json)
 
 
 def _look(
@@ -73,16 +74,17 @@ def _look(
         environment.threads.close()
 
 
-def _tell(report: LogReport, as_json: bool) -> None:
+def _tell(report: LogReport, proven: str, as_json: bool) -> None:
+    """`proven` says what was looked at."""
     if as_json:
         print_json({"intact": report.intact, **msgspec.structs.asdict(report)})
     else:
-        _print_report(report)
+        _print_report(report, proven)
     if not report.intact:
         sys.exit(1)
 
 
-def _print_report(report: LogReport) -> None:
+def _print_report(report: LogReport, proven: str) -> None:
     click.echo(f"log {report.log_id or 'unknown'} in {report.folder}")
     click.echo(f"positions {report.start} to {report.end}")
     if report.segments:
@@ -109,7 +111,10 @@ def _print_report(report: LogReport) -> None:
         click.echo(f"note: {note}")
     for finding in report.findings:
         click.echo(f"{finding.kind}: {finding.text}")
-    click.echo("all is intact" if report.intact else f"{len(report.findings)} findings")
+    if report.intact:
+        click.echo(f"all is intact: {proven}")
+    else:
+        click.echo(counted(len(report.findings), "finding"))
 
 
 def _row(segment: SegmentReport) -> list[object]:

@@ -106,7 +106,7 @@ def show(name: str, as_json: bool) -> None:
         print_json(shown)
         return
     click.echo(f"{shown.name}  ({shown.distribution} {shown.version}, {shown.target})\n")
-    click.echo(shown.help)
+    click.echo(shown.help or "(no description)")
     click.echo(f"\noptions, in [plugin.{shown.name}]:" if shown.options else "\noptions: none")
     for option in shown.options:
         default = "needed" if option.required else f"default {_text(option.default)}"

@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 import click
 
+from cometmq.batch.layout import CODECS
 from cometmq.cli.json_lines import parse_line
 from cometmq.cli.output import (
     Progress,
@@ -111,7 +112,7 @@ class Tally:
 )
 @click.option("--sharding-key", help="Same key, same queue, order kept (form `lines`).")
 @click.option("--level", type=click.Choice(["memory", "disk", "quorum"]), help="Ack level.")
-@click.option("--compression", metavar="zstd|lz4", help="Compress the batches.")
+@click.option("--compression", type=click.Choice(CODECS[1:]), help="Compress the batches.")
 @click.option(
     "--compression-level", type=int, metavar="N", help="Smaller or faster, as the codec counts."
 )
@@ -137,6 +138,10 @@ def produce(
 
     Exit code 1 if a line was refused, 3 if the broker does not answer: then the rest isn't sent.
     """
+    if compression_level is not None and compression is None:
+        raise click.UsageError(
+            f"--compression-level {compression_level} without --compression compresses nothing"
+        )
     given = _parse_properties(properties)
 
     def message_of(line: bytes) -> Message:

@@ -20,6 +20,8 @@ from cometmq.real_environment import RealEnvironment
 FRAME_OVERHEAD_BYTES = 64 << 10
 """Room in a frame for request header and table beside the largest batch."""
 
+_OTHER_VARIABLES = frozenset(("MQ_CONNECT",))
+"""Of clients."""
 _VARIABLE = re.compile(r"MQ_([A-Z0-9]+(?:_[A-Z0-9]+)*)__(\w+)")
 
 
@@ -48,6 +50,17 @@ def load_config(
             loader.take(key, value, loader.overrides)
     loader.take_plugin_names(overrides.get("plugins", ""))
     return loader.finish()
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Those that look like settings and are none."""
+    return sorted(
+        variable
+        for variable in environ
+        if variable.startswith("MQ_")
+        and variable not in _OTHER_VARIABLES
+        and _VARIABLE.fullmatch(variable) is None
+    )
 
 
 class _Loader:

@@ -34,3 +34,5 @@ class BrokerInfoReply(Plain):
     metrics: dict[str, float] = {}
     status: dict[str, str] = {}
     """What plugins say of themselves, by label."""
+    data: str = ""
+    """The data folder; empty when all is in memory only."""

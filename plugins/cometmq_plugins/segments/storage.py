@@ -85,6 +85,8 @@ class SegmentStorage:
         except OSError as error:
             self.close()
             why = f"{error.filename}: {error.strerror}" if error.filename else error
+            if isinstance(error, FileExistsError | NotADirectoryError):
+                why = f"{error.filename} is a file, not a folder"
             todo = "check that it is a folder that this user may read and write, or choose another"
             if no_descriptor(error):
                 todo = advice(error)
