@@ -137,6 +137,9 @@ class Files(Protocol):
     def lock(self, path: str) -> Callable[[], None] | None:
         """Take the exclusive lock file; returns what releases it, or None if somebody has it."""
 
+    def locked_by(self, path: str) -> str | None:
+        """Who holds this lock file, as far as it says; None if nobody does. Changes nothing."""
+
     def space(self, path: str) -> tuple[int, int]:
         """(bytes used or free for us, bytes free for us) of the file system that holds `path`."""
 

@@ -165,6 +165,9 @@ class MemoryFiles:
         self._locks.add(path)
         return lambda: self._locks.discard(path)
 
+    def locked_by(self, path: str) -> str | None:
+        return "another process" if path in self._locks else None
+
     def space(self, path: str) -> tuple[int, int]:
         return self.capacity_bytes, self.capacity_bytes - self._used()
 

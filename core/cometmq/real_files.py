@@ -256,6 +256,21 @@ class RealFiles:
             raise
         return lambda: os.close(descriptor)
 
+    def locked_by(self, path: str) -> str | None:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            # Shared and for a moment: those who look don't meet each other.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            return f"process {holder}" if holder else "another process"
+        finally:
+            os.close(descriptor)
+        return None
+
     def space(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
         used = found.f_blocks - found.f_bfree

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -248,6 +249,20 @@ def test_a_torn_end_is_left_to_the_next_start(data: Path) -> None:
     found = doctor(data)
     assert found["healthy"] and found["starts"] == "writes"
     assert any("the next start cuts" in c["text"] for c in found["complaints"])
+
+
+def test_a_folder_that_is_served_is_looked_at_with_a_note(data: Path) -> None:
+    async def run() -> Result:
+        log, _, environment = await opened(data)
+        before = (data / "lock").read_bytes()
+        result = await asyncio.to_thread(CliRunner().invoke, cli, ["doctor", str(data)])
+        assert (data / "lock").read_bytes() == before
+        await closed(log, environment)
+        return result
+
+    note = f"note: process {os.getpid()} serves this folder"
+    assert note in asyncio.run(run()).stdout
+    assert "serves this folder" not in mq("doctor", str(data)).stdout
 
 
 def test_nothing_is_repaired_under_a_running_broker(data: Path) -> None:

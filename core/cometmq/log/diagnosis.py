@@ -55,8 +55,12 @@ class Diagnosis(msgspec.Struct):
 def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
     """Look at the data folder. `storage` is the folder's, not open. Raises LogError if there is no
     log in it, OSError when it can't be read."""
+    holder = files.locked_by(f"{folder}/lock")
     report = verify_log(files, folder)
     diagnosis = Diagnosis(folder, "writes")
+    if holder is not None:
+        served = f"{holder} serves this folder; what it writes meanwhile may look torn, or is not"
+        diagnosis.complaints.append(Complaint("note", f"{served} looked at: stop it to be sure"))
     node = _check_node(files, diagnosis)
     found = _next_start(storage, node)
     if found.in_doubt:
