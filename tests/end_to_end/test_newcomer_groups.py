@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -33,6 +36,35 @@ def test_the_doctor_wants_the_folder_around_the_log(broker: BrokerProcess) -> No
     done = run_mq("doctor", str(broker.data / "log"))
     assert (done.code, done.err.count("\n")) == (1, 1), done.err
     assert "no folder `log` is in it" in done.err and "data folder of a broker" in done.err
+
+
+MEMBER = """
+import sys
+from contextlib import suppress
+
+from cometmq import Consumer
+
+with Consumer(sys.argv[1], group="billing") as consumer:
+    consumer.subscribe("bills", handler=lambda message: print("got it", flush=True))
+    with suppress(KeyboardInterrupt):
+        consumer.run()
+print("left")
+"""
+
+
+def test_ctrl_c_ends_a_member_without_a_traceback(broker: BrokerProcess) -> None:
+    run_mq("produce", "bills", address=broker.address, text=b"one\n").ok()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", MEMBER, broker.address], stdout=pipe, stderr=pipe
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"got it\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, b"left\n", b"")
+    done = run_mq("group", "lag", "billing", "--json", address=broker.address)
+    assert [row["lag"] for row in json.loads(done.ok())] == [0]
 
 
 @pytest.mark.parametrize("verb", [["reset", "--to", "earliest"], ["delete", "--yes"]])

@@ -150,9 +150,10 @@ class Consumer(Face):
             self._employ(listener)
 
     def run(self) -> None:
-        """Call handlers until `stop` (or ctrl-C).
+        """Call handlers until `stop`.
 
-        Raises what makes the group impossible: Refused (also with `strict`), NotAvailable; Closed.
+        Raises KeyboardInterrupt at ctrl-C (closing leaves the group as ever), and what makes the
+        group impossible: Refused (also with `strict`), NotAvailable; Closed.
         """
         self.start()
         over = self._grouping.over
