@@ -275,7 +275,7 @@ class Transport(Protocol):
         """Bind and deliver to `receiver`. Raises ConfigError (address not usable, next step)."""
 
 
-ChannelEvent = Literal["connected", "disconnected", "handshake_failed", "refused"]
+ChannelEvent = Literal["connected", "disconnected", "handshake_failed", "refused", "unknown_host"]
 
 
 class Channel(Protocol):

@@ -157,6 +157,16 @@ def test_deadline_of_a_change_that_never_went_out_is_retryable_and_says_why() ->
     assert str(caught.value).startswith("nobody listens there, so the TOPIC_CREATE request")
 
 
+def test_a_name_that_nobody_has_is_no_reason_to_start_a_broker() -> None:
+    rig = ClientRig()
+    rig.broker.down = ("unknown_host", "no host has that name")
+    call = create(rig, timeout_s=3)
+    rig.pass_time(3.1)
+    with pytest.raises(Retryable, match=r"^no host has that name, so .*: mend the name") as caught:
+        call.result()
+    assert "mq run" not in str(caught.value)
+
+
 def test_a_broker_that_stays_away_is_told_of_once_and_so_is_its_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -151,7 +151,7 @@ def test_time_to_connect_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_name_that_nobody_knows_is_refused_with_a_reason() -> None:
     with Caller(connect("tcp://no-such-host.invalid:7800", Limits())) as caller:
-        caller.until(lambda: caller.events == ["refused"])
+        caller.until(lambda: caller.events == ["unknown_host"])
         assert "no-such-host.invalid" in caller.sentences[0]
 
 

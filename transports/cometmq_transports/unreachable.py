@@ -13,8 +13,8 @@ from cometmq.interfaces import ChannelEvent
 class UnreachableChannel:
     """What `connect` returns when it knows at once that nobody is there (a `Channel`)."""
 
-    def __init__(self, why: str) -> None:
-        self._events: list[tuple[ChannelEvent, str]] = [("refused", why)]
+    def __init__(self, why: str, event: ChannelEvent = "refused") -> None:
+        self._events: list[tuple[ChannelEvent, str]] = [(event, why)]
         self._fd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def send(self, frames: Sequence[Buffer]) -> bool:

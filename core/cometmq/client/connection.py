@@ -51,6 +51,8 @@ HEARTBEAT_MIN_S = 0.1
 HANDSHAKES_MAX = 3
 """So many failed ones in a row are no accident of a broker that just stops or starts."""
 NEVER = float("inf")
+_ADVICE = "start a broker there (`mq run`) or name another address"
+_ADVICE_HOST = "mend the name, or ask who runs the name service"
 _NOT_TRIED = "no connection was tried yet"
 
 
@@ -110,6 +112,7 @@ class Connection:
         self._received_at_s = 0.0
         self._used_bytes = 0
         self._handshakes_failed = 0
+        self._advice = _ADVICE
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -229,6 +232,7 @@ class Connection:
         if event == "connected":
             return
         self.lost(now_s, detail or f"{self.address}: {event}")
+        self._advice = _ADVICE_HOST if event == "unknown_host" else _ADVICE
         if event != "handshake_failed":
             return
         self._handshakes_failed += 1
@@ -355,10 +359,7 @@ class Connection:
             return Retryable(
                 f"{late}: too much is unanswered; send less at once, or wait longer", code="TIMEOUT"
             )
-        return Retryable(
-            f"{self.reason}, so {late}: start a broker there (`mq run`) or name another address",
-            code="NOT_CONNECTED",
-        )
+        return Retryable(f"{self.reason}, so {late}: {self._advice}", code="NOT_CONNECTED")
 
     def _unknown(self, call: Call[Any], why: str) -> OutcomeUnknown:
         return OutcomeUnknown(

@@ -64,7 +64,8 @@ def connect(address: str, limits: Limits) -> Channel:
     try:
         return DealerChannel(address, resolve(endpoint), limits)
     except OSError as error:
-        return UnreachableChannel(f"{address}: {error.strerror or error}")
+        why = f"the host of {address} can't be found ({error.strerror or error})"
+        return UnreachableChannel(why, "unknown_host")
 
 
 class DealerChannel:

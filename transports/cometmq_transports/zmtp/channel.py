@@ -44,7 +44,8 @@ def connect(address: str, limits: Limits) -> Channel:
     try:
         calls = Calls(address, places(endpoint))
     except OSError as error:
-        return UnreachableChannel(f"{address}: {error.strerror or error}")
+        why = f"the host of {address} can't be found ({error.strerror or error})"
+        return UnreachableChannel(why, "unknown_host")
     calling = calls.next()
     if calling is None:
         return UnreachableChannel(calls.why)
