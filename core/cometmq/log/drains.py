@@ -17,6 +17,7 @@ from cometmq.log.positions import Callback, OnReadable, Outcome, PositionName
 from cometmq.log.records import ClockAhead
 from cometmq.log.settings import LogSettings
 from cometmq.log.syncing import LogSyncer
+from cometmq.log.writer import TornDrain
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class LogDrains(LogPlaces):
     def _flush(self) -> None:
         try:
             drained = self._writer.flush()
-        except OSError as error:
+        except (OSError, TornDrain) as error:
             self._take_back(error)
             return
         if drained:
@@ -122,12 +123,12 @@ class LogDrains(LogPlaces):
         self._writer.is_old = True
         self.write()
 
-    def _take_back(self, error: OSError) -> None:
+    def _take_back(self, error: OSError | TornDrain) -> None:
         """A write failed: the log is what it was before it."""
         logger.error("a write to the log failed: %s; it is taken back", error)
         try:
             self._cut(self.appended, Outcome.NOT_WRITTEN, new_epoch=False)
-        except (OSError, LogError) as second:
+        except Exception as second:  # also what a plugin's view makes of its own past
             self._stop(
                 f"a write to the log failed ({error}) and could not be taken back ({second});"
                 f" {advice(second)}, then start again"

@@ -39,6 +39,11 @@ CHECKPOINT_SHARE = 20
 """A segment that closes by its number of batches is so many times its checkpoint."""
 
 
+class TornDrain(Exception):
+    """A state view or the memory failed in the middle of an append: what is appended behind it in
+    the same drain is lost with it."""
+
+
 class LogWriter:
     """Appends to the last segment, and opens the next one when it is due."""
 
@@ -73,6 +78,8 @@ class LogWriter:
         self._checkpoint_bytes = 0
         self._buffers: list[Buffer] = []
         self._drained = 0
+        self._torn: BaseException | None = None
+        """What came in the middle of taking a batch into state and index."""
         self._base: int | None = None
         self._full_at = 0
         self._batches = 0
@@ -105,45 +112,45 @@ class LogWriter:
         store_time = self._clock.wall_ms()
         if not self.store_time <= store_time <= self.store_time + STEP_MS:
             store_time = self._stamp_time(self._look_at_clock())
-        position = self.end
-        length = batch.length
+        position, length = self.end, batch.length
         end = position + length
         try:
             self._storage.allocate(end)
         except OSError as error:
             raise _no_ground(error) from error
-        view = batch.view
-        whole = length <= COPIED_BYTES
+        view, whole = batch.view, length <= COPIED_BYTES
         head = bytearray(view if whole else view[:STAMPED_BYTES])
-        # Once nothing asks for memory any more that may not be there: a queue has no holes.
-        base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
-        stamp(
-            head,
-            log_id_seed=self.seed,
-            position=position,
-            epoch=self.epoch,
-            synced_before=self._positions.synced,
-            base_offset=base_offset,
-            store_time=store_time,
-            incarnation=incarnation,
-            queue=queue,
-            origin_kind=origin_kind,
-            origin_position=origin_position,
-            flags=FLAG_AMENDED if amended else 0,
-        )
-        key = incarnation, queue
-        self.index.take(key, base_offset, batch.count, position, length, store_time)
-        self._positions.note_messages(end, key)
-        self._buffers.append(head)
-        if not whole:
-            self._buffers.append(view[STAMPED_BYTES:])
-        views = self._state.message_views
-        if views:
-            # What they see is stamped, but its bytes aren't copied and not proven a second time,
-            # which would cost more than all the rest of an append.
-            batch.take_stamp(head)
-            for guest in views:
-                guest.apply(batch)
+        try:
+            base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
+            stamp(
+                head,
+                log_id_seed=self.seed,
+                position=position,
+                epoch=self.epoch,
+                synced_before=self._positions.synced,
+                base_offset=base_offset,
+                store_time=store_time,
+                incarnation=incarnation,
+                queue=queue,
+                origin_kind=origin_kind,
+                origin_position=origin_position,
+                flags=FLAG_AMENDED if amended else 0,
+            )
+            key = incarnation, queue
+            self.index.take(key, base_offset, batch.count, position, length, store_time)
+            self._positions.note_messages(end, key)
+            self._buffers.append(head)
+            if not whole:
+                self._buffers.append(view[STAMPED_BYTES:])
+            views = self._state.message_views
+            if views:
+                # Stamped, but not copied and not proven again: that would be the greater part.
+                batch.take_stamp(head)
+                for guest in views:
+                    guest.apply(batch)
+        except BaseException as error:
+            self._torn = error
+            raise
         if self._first_message_s is None:
             self._first_message_s = self._clock.monotonic_s()
         self.end = end
@@ -174,7 +181,10 @@ class LogWriter:
         self._tell_step(self._clock.wall_ms())
 
     def flush(self) -> int:
-        """One gathered write of what was appended; returns how many batches. Raises OSError."""
+        """One gathered write of what was appended; returns how many batches. Raises OSError, and
+        TornDrain if state and index are those of no log: all of it is to be taken back."""
+        if self._torn is not None:
+            raise TornDrain(f"a batch was taken in only by half: {self._torn!r}") from self._torn
         drained = self._drained
         if self._buffers:
             self._storage.write(self._positions.appended, self._buffers)
@@ -187,6 +197,7 @@ class LogWriter:
         the segment at `open_base` is open, None if none is. `begin_segment` is to follow."""
         self._buffers = []
         self._drained = 0
+        self._torn = None
         self._checkpoint = None
         self.end = position
         self._base = open_base
@@ -313,8 +324,12 @@ class LogWriter:
             incarnation=0,
             queue=0,
         )
-        self._state.apply(parse(buffer))
-        self._buffers.append(buffer)
+        try:
+            self._state.apply(parse(buffer))
+            self._buffers.append(buffer)
+        except BaseException as error:
+            self._torn = error
+            raise
         self.end = end
         self.store_time = store_time
         self.last_kind = number
