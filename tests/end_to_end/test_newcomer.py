@@ -153,6 +153,13 @@ def test_nobody_listens(arguments: Sequence[str]) -> None:
     one_sentence(done, 3, f"nobody listens on {NOBODY}", "`mq run`")
 
 
+def test_waiting_for_a_broker_is_told_and_leaves_json_alone() -> None:
+    arguments = ("info", "--connect", NOBODY, "--timeout", "1.5")
+    told = run_mq(*arguments).err.splitlines()
+    assert told[0] == f"mq: waiting for a broker: nobody listens on {NOBODY}" and len(told) == 2
+    assert "nobody listens" in json.loads(run_mq(*arguments, "--json").err)["error"]
+
+
 def test_an_address_without_a_scheme_is_told_how_to_write_it() -> None:
     one_sentence(run_mq("info", "--connect", "localhost:7800"), 1, "as in tcp://127.0.0.1:7800")
 

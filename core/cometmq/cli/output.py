@@ -30,7 +30,9 @@ def connect_option(function: F) -> F:
         logger = logging.getLogger("cometmq.client.presence")
         logger.setLevel(logging.INFO)
         logger.propagate = False
-        logger.handlers = [_Presence()]
+        # Who reads JSON gets one object on stderr, the error; who follows would get nothing.
+        silent = options.get("as_json") and not options.get("follow")
+        logger.handlers = [logging.NullHandler() if silent else _Presence()]
         return function(*args, **options)
 
     return click.option(
