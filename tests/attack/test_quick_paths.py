@@ -126,6 +126,7 @@ class Failing:
     def __init__(self) -> None:
         self.counted = 0
         self.error: BaseException | None = None
+        self.mute: BaseException | None = None
 
     def apply(self, batch: StoredBatch) -> None:
         self.counted += batch.count
@@ -134,6 +135,8 @@ class Failing:
             raise error
 
     def slices(self) -> Iterator[bytes]:
+        if self.mute is not None:
+            raise self.mute
         yield b"%d" % self.counted
 
     def load(self, data: bytes) -> None:
@@ -180,6 +183,24 @@ async def test_a_view_that_can_not_bear_what_the_log_holds_stops_it(kit: LogKit)
     view.error = RuntimeError("again")
     log.write()
     assert "again" in log.stopped
+
+
+@in_loop
+async def test_a_checkpoint_without_the_state_of_a_view_never_counts(kit: LogKit) -> None:
+    view = Failing()
+    log = await kit.open(views=[view])
+    for _ in range(3):
+        await kit.send()
+    view.mute = MemoryError("short")
+    log.roll()
+    view.mute = None
+    log.write()
+    await kit.settle(1)
+    assert "MemoryError" in log.stopped
+    kit.kill()
+    again = Failing()
+    log = await kit.open(views=[again])
+    assert (log.next_offset(1, 0), again.counted) == (3, 3)
 
 
 # --- the producer -------------------------------------------------------------------------------

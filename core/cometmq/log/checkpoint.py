@@ -26,12 +26,20 @@ class CheckpointWriter:
         self._slices = slices
         self._count = 0
         self._pending: tuple[int, msgspec.Struct] | None = None
+        self._failure: Exception | None = None
         self.ended = False
 
     def peek(self) -> tuple[int, msgspec.Struct]:
-        """Kind and record of the batch that comes next; the same until `take`."""
+        """Kind and record of the batch that comes next; the same until `take`. Raises what a view
+        does that can't tell its state, from then on: a checkpoint without it never ends."""
+        if self._failure is not None:
+            raise self._failure
         if self._pending is None:
-            found = next(self._slices, None)
+            try:
+                found = next(self._slices, None)
+            except Exception as error:
+                self._failure = error
+                raise
             if found is None:
                 end = CheckpointEnd(self._checkpoint, self._count)
                 self._pending = Kind.CHECKPOINT_END, end

@@ -184,6 +184,8 @@ class LogDrains(LogPlaces):
         except LogError as error:
             # What messages this drain has is written all the same.
             self._complain(error)
+        except Exception as error:  # a view's, or memory is short: without its state none may end
+            self._stop(f"a checkpoint could not be made ({error!r}); start again")
 
     def _complain(self, error: LogError) -> None:
         if not self._complained_of_space:
