@@ -230,8 +230,10 @@ def test_a_member_that_freezes_and_wakes_takes_nothing_back(
 
 
 def test_members_go_on_over_a_restart_of_the_broker(orders: BrokerProcess, tmp_path: Path) -> None:
+    # Claims outlive a restart for one session. On a full machine a member may need longer than the
+    # short one of the other tests to be back.
     with (
-        Members(tmp_path, orders.address, orderly=True) as members,
+        Members(tmp_path, orders.address, orderly=True, session_timeout=30.0) as members,
         Traffic(orders.address) as traffic,
     ):
         first, second = members.start(), members.start()
