@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cometmq.errors import ConfigError
 from cometmq.interfaces import Limits
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.transport_ends import Caller, ReceiverThread
-from cometmq.testing.zmtp import ZmtpPeer
+from cometmq.testing.zmtp import ZmtpPeer, frame
 from cometmq_transports.address import check_socket_file, parse
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, connect
 from cometmq_transports.zmtp.listener import ZmtpListener
@@ -86,3 +86,45 @@ def test_a_connection_that_can_not_be_watched_is_dropped(receiver: ReceiverThrea
         assert caller.ask(b"x") == [b"x"]
         assert receiver.call(lambda: listener.connections) == 1
     assert listener.counters["accept_failed"] == 1
+
+
+class CountingLoop:
+    """An event loop that knows how many calls of one kind are queued at once."""
+
+    def __init__(self, real: Any, of: str) -> None:
+        self._real = real
+        self._of = of
+        self._queued = 0
+        self.most = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        if callback.__name__ != self._of:
+            self._real.call_soon(callback)
+            return
+        self._queued += 1
+        self.most = max(self.most, self._queued)
+
+        def called() -> None:
+            self._queued -= 1
+            callback()
+
+        self._real.call_soon(called)
+
+
+def test_a_flood_queues_one_turn_at_a_time(receiver: ReceiverThread) -> None:
+    """More would be taken one after the other, and the loop do nothing else meanwhile."""
+    listener = receiver.listen(ZmtpTransport(ZmtpOptions()), "tcp://127.0.0.1:0", None)
+    assert isinstance(listener, ZmtpListener)
+    loop = CountingLoop(listener._loop, "_look")
+    listener._loop = loop  # type: ignore[assignment]
+    with Caller(connect(listener.address, Limits())).connected() as caller:
+        peers = [ZmtpPeer(listener.address).shake_hands() for _ in range(2)]
+        for peer in peers:
+            peer.send(frame(b"") * 100_000)
+            assert caller.ask(b"x") == [b"x"]
+        for peer in peers:
+            peer.close()
+    assert loop.most == 1

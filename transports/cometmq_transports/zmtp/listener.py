@@ -145,7 +145,6 @@ class ZmtpListener:
 
     def _step(self) -> None:
         """Hear who has something to say, hand it up, send what is answered."""
-        self._looking = False
         self._stepping = True
         self._answers = 0
         drain: list[tuple[Peer, Sequence[Buffer]]] = []
@@ -235,7 +234,8 @@ class ZmtpListener:
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        if self._looking and self._closing is None:
+        self._looking = False  # only here: a turn that the epoll asked for leaves this one queued
+        if self._closing is None:
             self._step()
 
     def _spin(self) -> None:
