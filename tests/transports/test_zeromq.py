@@ -202,12 +202,15 @@ def test_an_address_of_the_sixth_version(transport: Transport) -> None:
             assert receiver.messages[0][0].name.startswith("[::1]:")
 
 
-def test_a_forked_child_has_a_context_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["zeromq", "zmtp"])
+def test_a_forked_child_leaves_its_parents_connection_alone(
+    tmp_path: Path, transport: Transport, module: str
+) -> None:
     """In a process of its own: a fork of this one would copy other tests' threads and locks."""
     script = tmp_path / "fork.py"
-    script.write_text(FORK)
+    script.write_text(FORK.replace("MODULE", module))
     with ReceiverThread() as receiver:
-        listener = receiver.listen(ZeromqTransport(ZeromqOptions()), "tcp://127.0.0.1:0")
+        listener = receiver.listen(transport, "tcp://127.0.0.1:0")
         command = [sys.executable, "-W", "error", str(script), listener.address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
@@ -220,7 +223,7 @@ FORK = """
 import os, sys
 from cometmq.interfaces import Limits
 from cometmq.testing.transport_ends import Caller
-from cometmq_transports.zeromq import connect
+from cometmq_transports.MODULE import connect
 
 def call():
     return Caller(connect(sys.argv[1], Limits())).connected()

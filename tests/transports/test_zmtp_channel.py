@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -167,42 +165,6 @@ def test_a_socket_file_that_nobody_has(folder: Path, made: bool) -> None:
             ["refused"],
             [f"nobody listens on ipc://{path}"],
         )
-
-
-def test_a_forked_child_leaves_its_parents_connection_alone(tmp_path: Path) -> None:
-    """In a process of its own: a fork of this one would copy other tests' threads and locks."""
-    script = tmp_path / "fork.py"
-    script.write_text(FORK)
-    with ReceiverThread() as receiver:
-        listener = receiver.listen(ZmtpTransport(ZmtpOptions()), "tcp://127.0.0.1:0")
-        command = [sys.executable, "-W", "error", str(script), listener.address]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert (done.returncode, done.stderr) == (0, "")
-        receiver.until(lambda: len(receiver.gone) == 2)
-    said = [frames for _, frames in receiver.messages]
-    assert said == [[b"parent"], [b"child"], [b"parent again"]]
-
-
-FORK = """
-import os, sys
-from cometmq.interfaces import Limits
-from cometmq.testing.transport_ends import Caller
-from cometmq_transports.zmtp import connect
-
-def call():
-    return Caller(connect(sys.argv[1], Limits())).connected()
-
-with call() as parent:
-    parent.ask(b"parent")
-    child = os.fork()
-    if not child:
-        parent.channel.close()
-        with call() as own:
-            own.ask(b"child")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    parent.ask(b"parent again")
-"""
 
 
 def test_a_close_is_seen_though_a_child_has_the_descriptor(server: ZmtpServer) -> None:
