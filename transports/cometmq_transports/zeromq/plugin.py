@@ -17,6 +17,7 @@ from cometmq_transports.address import (
     parse,
     resolve,
 )
+from cometmq_transports.connection_metrics import connection_metrics
 from cometmq_transports.zeromq.keepalive import KEEPALIVE
 from cometmq_transports.zeromq.listener import RouterListener
 from cometmq_transports.zeromq.options import ZeromqOptions
@@ -103,20 +104,4 @@ class ZeromqPlugin:
     @hookimpl
     def metrics(self) -> Iterable[Metric]:
         """Open connections, and what was dropped by reason, for each address."""
-        for listener in self._transport.listeners:
-            labels = {"address": listener.address}
-            yield Metric(
-                "zeromq_connections",
-                "Open connections, silent ones included.",
-                "gauge",
-                listener.connections,
-                labels,
-            )
-            for reason, count in sorted(listener.counters.items()):
-                yield Metric(
-                    "zeromq_dropped_total",
-                    "Connections dropped or failed, by reason.",
-                    "counter",
-                    count,
-                    {**labels, "reason": reason},
-                )
+        return connection_metrics(self.name, self._transport.listeners)

@@ -9,6 +9,7 @@ from cometmq.environment import Environment
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Listener, Metric, Receiver, Transport
 from cometmq_transports.address import parse
+from cometmq_transports.connection_metrics import connection_metrics
 from cometmq_transports.zmtp.acceptor import bind
 from cometmq_transports.zmtp.listener import ZmtpListener
 from cometmq_transports.zmtp.options import ZmtpOptions
@@ -59,20 +60,4 @@ class ZmtpPlugin:
     @hookimpl
     def metrics(self) -> Iterable[Metric]:
         """Open connections, and what was dropped by reason, for each address."""
-        for listener in self._transport.listeners:
-            labels = {"address": listener.address}
-            yield Metric(
-                "zmtp_connections",
-                "Open connections, silent ones included.",
-                "gauge",
-                listener.connections,
-                labels,
-            )
-            for reason, count in sorted(listener.counters.items()):
-                yield Metric(
-                    "zmtp_dropped_total",
-                    "Connections dropped or failed, by reason.",
-                    "counter",
-                    count,
-                    {**labels, "reason": reason},
-                )
+        return connection_metrics(self.name, self._transport.listeners)
