@@ -7,8 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqPlugin, ZeromqTransport, connect
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpPlugin, ZmtpTransport
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for a socket, wherever pytest keeps its own."""
-    with tempfile.TemporaryDirectory(prefix="mq-") as name:
-        yield Path(name)
 
 
 def zeromq() -> Transport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -20,13 +19,6 @@ from cometmq.testing.transport_ends import PATIENCE_S, Caller, ReceiverThread
 from cometmq.testing.zmtp_server import ZmtpServer
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder whose path is short enough for a socket, wherever pytest keeps its own."""
-    with tempfile.TemporaryDirectory(prefix="mq-") as name:
-        yield Path(name)
 
 
 class TestTcp(TransportContract):

@@ -13,7 +13,6 @@ import pytest
 
 from cometmq.interfaces import Limits
 from cometmq.protocol import Heartbeat, Operation, Status
-from cometmq.real_environment import RealEnvironment
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.hostile import Hostile
 from cometmq.testing.process import BrokerProcess
@@ -24,20 +23,10 @@ from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport
 from cometmq_transports.zmtp.listener import SPARE_CONNECTIONS, ZmtpListener
 
 Listen = Callable[..., ZmtpListener]
+PassTime = Callable[[int], None]
 PATIENCE_S = 20.0
 PING = frame(b"\x04PING\x00\x00", command=True)
 RESET = struct.pack("ii", 1, 0)
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-def receiver(clock: VirtualClock) -> Iterator[ReceiverThread]:
-    with ReceiverThread(RealEnvironment(clock=clock)) as receiver:
-        yield receiver
 
 
 @pytest.fixture
@@ -53,13 +42,6 @@ def listen(receiver: ReceiverThread) -> Listen:
 
 def call(listener: ZmtpListener) -> Caller:
     return Caller(connect(listener.address, Limits())).connected()
-
-
-def pass_time(clock: VirtualClock, receiver: ReceiverThread, seconds: int) -> None:
-    for _ in range(seconds):
-        receiver.call(lambda: None)
-        clock.advance(1.0)
-    receiver.call(lambda: None)
 
 
 def until_connections(receiver: ReceiverThread, listener: ZmtpListener, count: int) -> None:
@@ -238,28 +220,26 @@ def test_descriptors_are_given_back(listen: Listen, receiver: ReceiverThread) ->
 
 @pytest.mark.parametrize("said", [b"", GREETING[:20], GREETING])
 def test_a_client_that_shakes_no_hands_is_dropped(
-    listen: Listen, receiver: ReceiverThread, clock: VirtualClock, said: bytes
+    listen: Listen, receiver: ReceiverThread, pass_time: PassTime, said: bytes
 ) -> None:
     listener = listen(handshake_ms=2_000)
     with call(listener) as caller, ZmtpPeer(listener.address) as peer:
         peer.send(said)
         until_connections(receiver, listener, 2)
-        pass_time(clock, receiver, 3)
+        pass_time(3)
         assert peer.ended()
         assert caller.ask(b"hello") == [b"hello"]
     assert listener.counters == {"handshake_too_slow": 1}
 
 
-def test_a_client_that_only_pings_is_dropped(
-    listen: Listen, receiver: ReceiverThread, clock: VirtualClock
-) -> None:
+def test_a_client_that_only_pings_is_dropped(listen: Listen, pass_time: PassTime) -> None:
     listener = listen()
     with call(listener) as caller, ZmtpPeer(listener.address).shake_hands() as silent:
         caller.ask(b"hello")
-        pass_time(clock, receiver, 9)
+        pass_time(9)
         silent.send(PING)
         assert read(silent, 7) == frame(b"\x04PONG", command=True)
-        pass_time(clock, receiver, 2)
+        pass_time(2)
         assert silent.ended()
         assert caller.ask(b"still here") == [b"still here"]
     assert listener.counters == {"silent": 1}
@@ -336,7 +316,7 @@ def test_who_holds_most_is_dropped_when_all_together_hold_too_much(
 
 
 def test_a_client_that_is_closed_gets_what_was_sent(
-    listen: Listen, receiver: ReceiverThread, clock: VirtualClock
+    listen: Listen, receiver: ReceiverThread
 ) -> None:
     """Also if it has said more than was heard, which would reset the connection if it were closed
     at once."""
@@ -358,7 +338,7 @@ def test_a_client_that_is_closed_gets_what_was_sent(
 
 
 def test_a_client_that_will_not_leave_is_closed(
-    listen: Listen, receiver: ReceiverThread, clock: VirtualClock
+    listen: Listen, receiver: ReceiverThread, pass_time: PassTime
 ) -> None:
     listener = listen()
     receiver.answer = lambda peer, frames: peer.close()
@@ -366,7 +346,7 @@ def test_a_client_that_will_not_leave_is_closed(
         peer.send(frame(b"x"))
         assert peer.ended()
         assert receiver.call(lambda: listener.connections) == 1
-        pass_time(clock, receiver, 1)
+        pass_time(1)
         assert receiver.call(lambda: listener.connections) == 0
         assert receiver.gone == [receiver.messages[0][0]]
 
@@ -392,7 +372,7 @@ def test_connections_beyond_the_limit_are_dropped(listen: Listen, receiver: Rece
 def test_new_ones_wait_while_few_descriptors_are_left(
     listen: Listen,
     receiver: ReceiverThread,
-    clock: VirtualClock,
+    pass_time: PassTime,
     monkeypatch: pytest.MonkeyPatch,
     ends_by: str,
 ) -> None:
@@ -405,7 +385,7 @@ def test_new_ones_wait_while_few_descriptors_are_left(
             monkeypatch.undo()
             assert receiver.call(lambda: listener.connections) == 2
             if ends_by == "time":
-                pass_time(clock, receiver, 1)
+                pass_time(1)
             else:
                 leaving.close()
             assert late.connected().ask(b"room again") == [b"room again"]

@@ -24,6 +24,7 @@ from cometmq_transports.zmtp.listener import ZmtpListener
 
 @pytest.fixture
 def receiver() -> Iterator[ReceiverThread]:
+    """One for which time goes by."""
     with ReceiverThread(RealEnvironment()) as receiver:
         yield receiver
 

@@ -57,11 +57,11 @@ class ZmtpPeer:
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._read = b""
 
-    def shake_hands(self) -> Self:
-        """Become a DEALER."""
+    def shake_hands(self, routing_id: bytes = b"") -> Self:
+        """Become a DEALER of that routing id."""
         self.send(GREETING)
         self._take(len(GREETING))
-        self.send(ready())
+        self.send(ready(routing_id=routing_id))
         self._frame()
         return self
 
