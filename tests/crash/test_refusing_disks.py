@@ -138,6 +138,35 @@ async def test_a_roll_that_gets_no_file_is_put_off_and_stops_nothing(
     assert len((await consume(log)).bodies) == stored + 1
 
 
+@pytest.mark.parametrize("stays", [False, True])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EROFS])
+@in_loop
+async def test_a_segment_that_can_not_be_closed_is_gone_on_with(
+    kit: LogKit, caplog: pytest.LogCaptureFixture, number: int, stays: bool
+) -> None:
+    """The next one is there by then, and perhaps can't be removed again."""
+    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    await kit.settle(1)
+    files = kit.environment.files
+    files.fail("truncate", number, times=None, name=".seg")
+    if stays:
+        files.fail("unlink", number, times=None, name=".seg")
+    for _ in range(8):
+        await kit.send(0, 1, body=bytes(500))
+    assert not log.stopped and len(kit.storage.segments()) == 1
+    assert f"{kit.paths()[0]} can't be closed" in caplog.text
+    kit.crash()
+    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    assert not (kit.report.in_doubt or kit.report.damage or kit.report.cuts)
+    await kit.settle(1)
+    kit.environment.files.mend()
+    assert len((await consume(log)).bodies) == 8
+    for _ in range(8):
+        await kit.send(0, 1, body=bytes(500))
+    assert not log.stopped and len(kit.storage.segments()) == len(kit.paths()) >= 3
+    assert len((await consume(log)).bodies) == 16
+
+
 async def refused_roll(kit: LogKit, number: int) -> tuple[Log, int]:
     """A log that got a new segment's file, but no space in it, could not remove it either, and
     went on in the old segment; and how many messages it has."""

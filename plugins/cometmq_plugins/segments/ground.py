@@ -48,6 +48,13 @@ class Ground:
                 f"{path} can't be made ({error.strerror}): {advice(error)}{rights}"
             ) from error
 
+    def take_back(self, path: str, file: File) -> None:
+        """A new file is to be no segment after all. Raises OSError if it can't be removed: then it
+        goes at the next call."""
+        self.leftovers.append(path)
+        file.close()
+        self._clear()
+
     def _made(self, path: str) -> File:
         made = self._file_with_space(path, self._step_bytes)
         if not isinstance(made, OSError):
@@ -71,9 +78,7 @@ class Ground:
             return file
         except OSError as error:
             if file is not None:
-                self.leftovers.append(path)
-                file.close()
-                self._clear()
+                self.take_back(path, file)
             if error.errno in _ADVICE:
                 return error
             raise

@@ -11,11 +11,12 @@ since the system may have thrown away what it could not write.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from cometmq.advice import advice, no_descriptor
 from cometmq.environment import Buffer, Environment, Files
-from cometmq.errors import LogError
+from cometmq.errors import DiskRefused, LogError
 from cometmq.interfaces import Segment
 from cometmq_plugins.segments.cuts import cut_off, keep_copy, remove_segment
 from cometmq_plugins.segments.data_folder import DataFolder
@@ -129,10 +130,19 @@ class SegmentStorage:
         elif last is not None:
             self._check_follows(last, base)
         self._cut_prepared_space(base)
-        file = self._ground.new_file(self._table.path(base))
-        if self._active is not None:
-            self.seal(base)
-        entry = Entry(base, self._table.path(base), file.size())
+        path = self._table.path(base)
+        file = self._ground.new_file(path)
+        try:
+            entry = Entry(base, path, file.size())
+            if self._active is not None:
+                self.seal(base)
+        except OSError as error:
+            with suppress(OSError):  # it is noted, and goes before the next one is made
+                self._ground.take_back(path, file)
+            raise DiskRefused(
+                f"{last.path if last else path} can't be closed, so {path} can't be begun "
+                f"({error.strerror or error}): {advice(error)}; it is tried again"
+            ) from error
         entry.end = base
         entry.file = entry.writer = file
         self._active = entry
