@@ -112,27 +112,6 @@ def test_sends_go_on_while_nobody_can_say_how_full_the_disk_is(
     CleanupRig().run(scenario)
 
 
-def test_a_run_that_was_missed_and_fails_is_tried_again() -> None:
-    rig = CleanupRig()
-
-    async def first(rig: CleanupRig) -> None:
-        await rig.fill(2.2)
-        await rig.run_for(85 * HOUR_S)  # 01:00
-        await rig.fill(0.1)
-
-    async def second(rig: CleanupRig) -> None:
-        before = rig.bases()
-        rig.files.fail("unlink", errno.EIO, name=".seg")
-        await rig.run_for(700)
-        assert before[1] in rig.bases(), "the first one failed"
-        await rig.run_for(700)
-        assert before[1] not in rig.bases()
-
-    rig.run(first)
-    rig.clock.advance(5 * HOUR_S)  # 06:00
-    rig.run(second)
-
-
 def test_a_long_run_is_told_of_once_and_not_every_second(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

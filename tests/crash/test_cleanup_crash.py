@@ -8,7 +8,7 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -20,9 +20,7 @@ from cometmq import Admin, Expired, Message, Producer, PullConsumer
 from cometmq.batch import decode_messages, parse
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.topics import Topics
-from cometmq.environment import Environment
 from cometmq.errors import CometError
-from cometmq.interfaces import Storage
 from cometmq.log import LogSettings
 from cometmq.log.records import TopicChange
 from cometmq.message import NOWHERE, ReceivedMessage
@@ -32,8 +30,6 @@ from cometmq.testing.log_kit import LogKit
 from cometmq.testing.process import BrokerProcess, run_mq
 from cometmq_plugins.cleanup.options import CleanupOptions
 from cometmq_plugins.cleanup.plugin import CleanupPlugin
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 QUEUES = 2
 PADDING = bytes(1000)
@@ -41,25 +37,14 @@ SETTINGS = LogSettings(mark_idle_ms=60_000, segment_bytes=1 << 20)
 OPTIONS = CleanupOptions(max_age_hours=0, timezone="UTC", pause_ms=10)
 
 
-def storage(environment: Environment, data: str) -> Storage:
-    return SegmentStorage(
-        environment,
-        environment.files,
-        data,
-        persistent=True,
-        step_bytes=1 << 12,
-        reserve_bytes=1 << 13,
-    )
-
-
 class World:
     """A log with topic `topic` (incarnation 1), a group's offsets, and cleanup, on a disk that
     may lose its power."""
 
-    def __init__(self, *, one_segment: bool = False) -> None:
+    def __init__(self, kit: LogKit, *, one_segment: bool = False) -> None:
         """`one_segment`: all messages are in one, and it fills the disk."""
         self.one_segment = one_segment
-        self.kit = LogKit(storage, lambda: GroupCommit("disk", 500))
+        self.kit = kit
         self.plugin = CleanupPlugin(OPTIONS)
 
     async def open(self) -> None:
@@ -131,9 +116,8 @@ class World:
         assert starts[0] == log.start, "a deletion that was begun is finished"
 
 
-async def power_cut_at(change: int, dice: Random, *, one_segment: bool) -> bool:
+async def power_cut_at(world: World, change: int, dice: Random) -> bool:
     """Whether the power went out before the cleanup was done."""
-    world = World(one_segment=one_segment)
     await world.prepare()
     world.kit.environment.files.cut_power_after(change)
     try:
@@ -150,22 +134,25 @@ async def power_cut_at(change: int, dice: Random, *, one_segment: bool) -> bool:
     return not done
 
 
-def power_cuts(seed: int, *, one_segment: bool) -> int:
+def power_cuts(make_world: Callable[[], World], seed: int) -> int:
     """Until there are none left; how many there were."""
     change = 0
-    while asyncio.run(power_cut_at(change, Random(100 * seed + change), one_segment=one_segment)):
+    while asyncio.run(power_cut_at(make_world(), change, Random(100 * seed + change))):
         change += 1
     return change
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_change_of_the_disk(seed: int) -> None:
-    assert power_cuts(seed, one_segment=False) > 12, "five trims, five folders"
+def test_a_power_cut_at_every_change_of_the_disk(make_kit: Callable[[], LogKit], seed: int) -> None:
+    assert power_cuts(lambda: World(make_kit()), seed) > 12, "five trims, five folders"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_power_cut_at_every_change_while_the_last_segment_is_closed_and_goes(seed: int) -> None:
-    assert power_cuts(seed, one_segment=True) >= 8, "a roll and its head, a trim, a folder"
+def test_a_power_cut_at_every_change_while_the_last_segment_is_closed_and_goes(
+    make_kit: Callable[[], LogKit], seed: int
+) -> None:
+    cuts = power_cuts(lambda: World(make_kit(), one_segment=True), seed)
+    assert cuts >= 8, "a roll and its head, a trim, a folder"
 
 
 # --- a real process ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -25,31 +26,17 @@ from hypothesis.stateful import (
 )
 
 from cometmq.batch import decode_messages, parse, verify_producer
-from cometmq.environment import Environment
 from cometmq.errors import LogError, NoSpace
-from cometmq.interfaces import Storage
 from cometmq.log import LogSettings, Outcome
 from cometmq.message import NOWHERE, ReceivedMessage
 from cometmq.protocol import Status
 from cometmq.testing.files import PowerCut
 from cometmq.testing.log_kit import LogKit
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 LONG_EXAMPLES = 10 * int(os.environ.get("CRASH_ROUNDS", "200"))
 QUEUES = range(3)
+MakeKit = Callable[[], LogKit]
 SETTINGS = LogSettings(segment_bytes=3000, checkpoint_step_bytes=150)
-
-
-def storage(environment: Environment, data: str) -> Storage:
-    return SegmentStorage(
-        environment,
-        environment.files,
-        data,
-        persistent=True,
-        step_bytes=1 << 12,
-        reserve_bytes=1 << 13,
-    )
 
 
 class Queue:
@@ -67,10 +54,10 @@ class Queue:
 class ModelledDisk(RuleBasedStateMachine):
     """One data folder through all that can befall it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kit: LogKit) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.kit = LogKit(storage, lambda: GroupCommit("disk", 500))
+        self.kit = kit
         self.queues = [Queue() for _ in QUEUES]
         self.count = 0
         self.runner.run(self.start())
@@ -301,9 +288,13 @@ class ModelledDisk(RuleBasedStateMachine):
                         offset += 1
 
 
-def drive(examples: int, *, derandomize: bool) -> None:
+def drive(make_kit: MakeKit, examples: int, *, derandomize: bool) -> None:
+    class OnAnEmptyDisk(ModelledDisk):
+        def __init__(self) -> None:
+            super().__init__(make_kit())
+
     run_state_machine_as_test(
-        ModelledDisk,
+        OnAnEmptyDisk,
         settings=settings(
             max_examples=examples,
             stateful_step_count=25,
@@ -315,11 +306,11 @@ def drive(examples: int, *, derandomize: bool) -> None:
     )
 
 
-def test_a_log_through_all_that_can_befall_it() -> None:
-    drive(60, derandomize=True)
+def test_a_log_through_all_that_can_befall_it(make_kit: MakeKit) -> None:
+    drive(make_kit, 60, derandomize=True)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_a_log_through_very_much() -> None:
-    drive(LONG_EXAMPLES, derandomize=False)
+def test_a_log_through_very_much(make_kit: MakeKit) -> None:
+    drive(make_kit, LONG_EXAMPLES, derandomize=False)

@@ -227,22 +227,39 @@ def test_the_last_segment_of_a_disk_without_any_room_is_followed_by_the_reserve(
 # --- life -------------------------------------------------------------------------------------
 
 
-def test_a_time_missed_while_off_is_made_up_for_at_the_start() -> None:
-    rig = CleanupRig()
+def rig_that_was_off_at_four() -> CleanupRig:
+    """Old segments lie there; a broker ran until 01:00, and now it is 06:00."""
 
-    async def first(rig: CleanupRig) -> None:
+    async def before(rig: CleanupRig) -> None:
         await rig.fill(2.2)
-        await rig.run_for(85 * HOUR_S)  # 01:00
+        await rig.run_for(85 * HOUR_S)
         await rig.fill(0.1)
-
-    async def second(rig: CleanupRig) -> None:
         assert len(rig.bases()) > 2
+
+    rig = CleanupRig()
+    rig.run(before)
+    rig.clock.advance(5 * HOUR_S)
+    return rig
+
+
+def test_a_time_missed_while_off_is_made_up_for_at_the_start() -> None:
+    async def scenario(rig: CleanupRig) -> None:
         await rig.run_for(700.0)
         assert rig.broker.log.min_offset(1, 0) == 2 * (SEGMENT_BYTES // STORED_BYTES) + 3
 
-    rig.run(first)
-    rig.clock.advance(5 * HOUR_S)  # 06:00
-    rig.run(second)
+    rig_that_was_off_at_four().run(scenario)
+
+
+def test_a_run_that_was_missed_and_fails_is_tried_again() -> None:
+    async def scenario(rig: CleanupRig) -> None:
+        before = rig.bases()
+        rig.files.fail("unlink", errno.EIO, name=".seg")
+        await rig.run_for(700)
+        assert before[1] in rig.bases(), "the first one failed"
+        await rig.run_for(700)
+        assert before[1] not in rig.bases()
+
+    rig_that_was_off_at_four().run(scenario)
 
 
 def test_a_clock_a_year_ahead_deletes_nothing_for_a_day() -> None:
