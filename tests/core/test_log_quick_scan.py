@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.batch import FLAG_CUT, Batch, Kind, cut
 from cometmq.log import quick_scan as quick_module
-from cometmq.log.quick_scan import Plain, quick_scan
+from cometmq.log.quick_scan import Plain, plain, quick_scan
 from cometmq.log.records import EpochStart
 from cometmq.log.scan import Problem, scan_segment
 from cometmq.testing.log_bytes import LogBytes
@@ -28,26 +28,11 @@ def a_log(seed: int) -> LogBytes:
     return log
 
 
-def as_plain(batch: Batch) -> Plain | Batch:
-    if batch.kind or batch.is_cut:
-        return batch
-    return (
-        batch.position,
-        batch.length,
-        batch.epoch,
-        batch.synced_before,
-        batch.base_offset,
-        batch.next_offset,
-        batch.store_time,
-        batch.incarnation,
-        batch.queue,
-    )
-
-
 def both(log: LogBytes, size: int) -> tuple[list[object], list[object]]:
     def shown(found: Plain | Batch | Problem) -> object:
-        found = as_plain(found) if isinstance(found, Batch) else found
-        return bytes(found.view) if isinstance(found, Batch) else found
+        if not isinstance(found, Batch):
+            return found
+        return bytes(found.view) if found.kind or found.is_cut else plain(found)
 
     quick = [shown(item) for item in quick_scan(log.read, 0, size, log.seed)]
     careful = [shown(item) for _, item in scan_segment(log.read, 0, size, log.seed)]

@@ -12,7 +12,7 @@ from cometmq.batch.layout import KIND_SHIFT
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
-from cometmq.log.quick_scan import Plain, quick_scan_on
+from cometmq.log.quick_scan import Plain, plain, quick_scan_on
 from cometmq.log.records import CheckpointEnd, CheckpointSlice, read_records
 from cometmq.log.scan import Problem, Read
 from cometmq.log.segment_index import SUFFIX, BadIndex, OpenSegment, QueueKey, SealedSegment
@@ -122,7 +122,7 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
                 found.reason,
             )
         elif not (kind := found.attributes >> KIND_SHIFT):
-            rows.append(_plain(found))
+            rows.append(plain(found))
         elif kind == Kind.CHECKPOINT_SLICE:
             slices += _join(checkpoint, found, base)
         elif kind == Kind.CHECKPOINT_END:
@@ -131,21 +131,6 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     index.end = end
     index.sealed = True
     return Scanned(index, dict(checkpoint.items()), whole, unreadable)
-
-
-def _plain(batch: Batch) -> Plain:
-    """What a quick scan would say of a batch of messages."""
-    return (
-        batch.position,
-        batch.length,
-        batch.epoch,
-        batch.synced_before,
-        batch.base_offset,
-        batch.next_offset,
-        batch.store_time,
-        batch.incarnation,
-        batch.queue,
-    )
 
 
 def _add(index: OpenSegment, rows: list[Plain]) -> None:

@@ -70,6 +70,21 @@ def quick_scan_on(read: Read, base: int, size: int, seed: int) -> Iterator[Plain
         start = resync(read, base, size, seed, problem.resume)
 
 
+def plain(batch: Batch) -> Plain:
+    """What the quick scan says of a batch of messages."""
+    return (
+        batch.position,
+        batch.length,
+        batch.epoch,
+        batch.synced_before,
+        batch.base_offset,
+        batch.next_offset,
+        batch.store_time,
+        batch.incarnation,
+        batch.queue,
+    )
+
+
 def _end_of(batch: Batch) -> int:
     return batch.position + batch.length
 
@@ -112,8 +127,8 @@ def _quick_part(read: Read, start: int, end: int, seed: int, whole: bool) -> lis
             or crc_of(view[sealed:following]) != producer_crc
         ):
             break
-        plain = attributes < _CONTROL and not flags & FLAG_CUT
-        if plain and not whole:
+        is_plain = attributes < _CONTROL and not flags & FLAG_CUT
+        if is_plain and not whole:
             found.append(
                 (
                     position,
@@ -130,7 +145,7 @@ def _quick_part(read: Read, start: int, end: int, seed: int, whole: bool) -> lis
         else:
             try:
                 piece = view[at:following]
-                found.append(believe(piece) if plain else parse(piece))
+                found.append(believe(piece) if is_plain else parse(piece))
             except BatchError:
                 break
         at = following
