@@ -102,7 +102,8 @@ class Producer(Face):
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
         """Send messages, wait for all, and return for each, in its place, its SendResult or the
-        error it ended with (as `send` would raise it). Raises only Closed."""
+        error it ended with (as `send` would raise it). Raises Refused for a level that is none or
+        messages that are no sequence, and Closed."""
         return self._driver.run(self._accumulator.send_many(messages, level))
 
     def send_one_way(self, message: Message) -> None:

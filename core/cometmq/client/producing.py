@@ -24,6 +24,7 @@ from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
     RECORD_BYTES,
     check_level,
+    check_messages,
     header_bytes,
     measure,
     queue_of_key,
@@ -74,10 +75,13 @@ class Accumulator:
         """
         if type(message) is not Message:
             return None
-        if level is None and message.sharding_key is None:
-            batch = self.sticky.get(message.topic)
-        else:
-            batch = self._find(message, level or self.options.level)
+        try:
+            if level is None and message.sharding_key is None:
+                batch = self.sticky.get(message.topic)
+            else:
+                batch = self._find(message, self.options.level if level is None else level)
+        except TypeError:  # a topic that has no hash is none
+            return None
         body = message.body
         if batch is None or type(body) is not bytes:
             return None
@@ -139,11 +143,11 @@ class Accumulator:
             return None
         if level is not None:
             check_level(level)
+        engine, options = self.engine, self.options
+        body, size_bytes = measure(message, engine.connection.limits)
         state = self.topics.get(message.topic)
         if state is None:
             return None
-        engine, options = self.engine, self.options
-        body, size_bytes = measure(message, engine.connection.limits)
         queue = self._queue_of(state, message.sharding_key)
         now_s = engine.now_s()
         deadline_s = now_s + options.send_timeout
@@ -188,12 +192,13 @@ class Accumulator:
     async def send_many(self, messages: Sequence[Message], level: Level | None) -> list[Outcome]:
         """Send all and wait; the result or the error of each message stands in its place."""
         check_level(level)
+        check_messages(messages)
         filling = Filling(self, level or self.options.level, len(messages))
         try:
             for place, message in enumerate(messages):
                 if not filling.add_fast(place, message):
                     await filling.add(place, message)
-        except BaseException:  # cancelled, interrupted, or no messages at all
+        except BaseException:  # cancelled, or interrupted
             filling.abandon()
             raise
         return await filling.finish()

@@ -38,6 +38,15 @@ def check_level(level: object) -> None:
         )
 
 
+def check_messages(messages: object) -> None:
+    """Raises Refused unless these can be counted and gone through."""
+    if not isinstance(messages, Collection):
+        raise Refused(
+            f"{type(messages).__name__} is no sequence of messages: give a list of them",
+            "BAD_REQUEST",
+        )
+
+
 def header_bytes(message: Message, limits: Limits) -> int:
     """Upper bound of what tag, keys and properties take in the batch, in bytes.
 
@@ -85,6 +94,8 @@ def measure(message: Message, limits: Limits) -> tuple[bytes, int]:
         raise Refused(
             f"{type(message).__name__} is no message: send Message(topic, body)", "BAD_REQUEST"
         )
+    if type(message.topic) is not str:  # before anybody looks it up, which needs a hash
+        check_name("topic", message.topic)
     body = message.body
     if type(body) is not bytes:
         body = _as_bytes(message.topic, body)
@@ -130,7 +141,7 @@ def queue_of_key(key: str, queues: int) -> int:
     """The queue of a sharding key. Raises Refused for one that is no text."""
     try:
         return text_hash(key) % queues
-    except (AttributeError, UnicodeEncodeError):
+    except (AttributeError, TypeError, UnicodeEncodeError):
         raise Refused(f"sharding key {key!r}: a text is wanted", "BAD_REQUEST") from None
 
 
