@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.protocol.numbers import QueueNumber, UInt
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 
 class Token(Wire):
@@ -25,7 +25,7 @@ class FetchPart(Wire):
     token: Token | None = None
 
 
-class Fetch(Plain):
+class Fetch(NestedWire):
     """Read several queues; parked as one while nothing is there."""
 
     parts: list[FetchPart]
@@ -54,7 +54,7 @@ class FetchResultPart(Wire):
     detail: str = ""
 
 
-class FetchReply(Plain):
+class FetchReply(NestedWire):
     results: list[FetchResultPart]
     sizes: list[UInt] = []
     """Byte length of each batch in the body."""
@@ -66,11 +66,11 @@ class QueueRef(Wire):
     incarnation: UInt = 0
 
 
-class Offsets(Plain):
+class Offsets(NestedWire):
     queues: list[QueueRef]
 
 
-class OffsetByTime(Plain):
+class OffsetByTime(NestedWire):
     """The first offset of each queue whose store time is at or after `time_ms`."""
 
     queues: list[QueueRef]
@@ -91,7 +91,7 @@ class OffsetsPart(Wire):
     """False: the group has committed nothing here."""
 
 
-class OffsetsReply(Plain):
+class OffsetsReply(NestedWire):
     parts: list[OffsetsPart]
 
 
@@ -105,7 +105,7 @@ class CommitPart(Wire):
     token: Token | None = None
 
 
-class Commit(Plain):
+class Commit(NestedWire):
     group: str
     parts: list[CommitPart]
     one_way: bool = False
@@ -117,11 +117,11 @@ class PartStatus(Wire):
     retry_after_ms: UInt = 0
 
 
-class CommitReply(Plain):
+class CommitReply(NestedWire):
     parts: list[PartStatus]
 
 
-class Committed(Plain):
+class Committed(NestedWire):
     group: str
     queues: list[QueueRef]
 

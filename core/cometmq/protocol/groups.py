@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cometmq.protocol.fetches import Token
 from cometmq.protocol.numbers import QueueNumber, UInt
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 # --- claims: safety, at the broker that holds the queue ----------------------------------------
 
@@ -19,7 +19,7 @@ class ClaimPart(Wire):
     """The token it held before (a broker's restart): shows that the claim is its own."""
 
 
-class Claim(Plain):
+class Claim(NestedWire):
     """Become the only one of the group who reads these queues."""
 
     group: str
@@ -46,7 +46,7 @@ class ClaimResultPart(Wire):
     the member holds of it is still good. False: it begins anew at `offset`."""
 
 
-class ClaimReply(Plain):
+class ClaimReply(NestedWire):
     parts: list[ClaimResultPart]
 
 
@@ -61,7 +61,7 @@ class ReleasePart(Wire):
     incarnation: UInt = 0
 
 
-class Release(Plain):
+class Release(NestedWire):
     group: str
     member: str
     parts: list[ReleasePart]
@@ -81,7 +81,7 @@ class HeldQueue(Wire):
     queue: QueueNumber
 
 
-class GroupHeartbeat(Plain):
+class GroupHeartbeat(NestedWire):
     """A member says that it lives, what it subscribes and what it holds; parked until its advice
     changes or `wait_ms` pass. The first one joins."""
 
@@ -105,7 +105,7 @@ class GroupHeartbeat(Plain):
     """Refuse to join when the group's members subscribe something else."""
 
 
-class GroupAdvice(Plain):
+class GroupAdvice(NestedWire):
     """What a member should claim; a held queue that is not in it is to be released."""
 
     generation: UInt
@@ -132,7 +132,7 @@ class GroupSummary(Wire):
     lag: UInt = 0
 
 
-class GroupListing(Plain):
+class GroupListing(NestedWire):
     groups: list[GroupSummary]
 
 
@@ -140,7 +140,7 @@ class GroupDescribe(Wire):
     group: str
 
 
-class MemberInfo(Plain):
+class MemberInfo(NestedWire):
     member: str
     host: str
     client_id: str
@@ -163,7 +163,7 @@ class GroupQueueInfo(Wire):
     epoch: UInt = 0
 
 
-class GroupDescription(Plain):
+class GroupDescription(NestedWire):
     group: str
     mode: str
     generation: UInt
@@ -173,7 +173,7 @@ class GroupDescription(Plain):
     can_undo: bool = False
 
 
-class GroupReset(Plain):
+class GroupReset(NestedWire):
     """Move a group's offsets; refused while members are active unless `force`, which voids their
     claims in the same control batch."""
 
@@ -197,7 +197,7 @@ class GroupResetPart(Wire):
     new_offset: UInt
 
 
-class GroupResetReply(Plain):
+class GroupResetReply(NestedWire):
     parts: list[GroupResetPart]
     done: bool = True
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cometmq.protocol.numbers import UInt
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 
 class BrokerInfo(Wire):
     pass
 
 
-class BrokerInfoReply(Plain):
+class BrokerInfoReply(NestedWire):
     name: str
     version: str
     node: str

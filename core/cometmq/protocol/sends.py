@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cometmq.interfaces import Level
 from cometmq.protocol.numbers import QueueNumber, UInt
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 SEQUENCES = "sequences"
 """The feature of a broker that stores a numbered batch once, however often it comes: up to five of
@@ -37,7 +37,7 @@ class SendResultPart(Wire):
     retry_after_ms: UInt = 0
 
 
-class SendReply(Plain):
+class SendReply(NestedWire):
     results: list[SendResultPart]
     level: str = ""
     """The level that was reached."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cometmq.interfaces import Limits
 from cometmq.protocol.numbers import UInt
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 RECONNECT_MS = 2000
 """So long what a client holds waits for it, after its connection broke: most breaks are healed by
@@ -25,7 +25,7 @@ class Hello(Wire):
     credentials: dict[str, str] = {}
 
 
-class HelloReply(Plain):
+class HelloReply(NestedWire):
     protocol: UInt
     session: UInt
     broker_name: str

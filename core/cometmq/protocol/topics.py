@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cometmq.protocol.numbers import QueueNumber, UInt
 from cometmq.protocol.retention import Retention
-from cometmq.protocol.wire import Plain, Wire
+from cometmq.protocol.wire import NestedWire, Wire
 
 
 class TopicCreate(Wire):
@@ -63,7 +63,7 @@ class QueueInfo(Wire):
     """The next offset that a message will get."""
 
 
-class TopicDescription(Plain):
+class TopicDescription(NestedWire):
     info: TopicInfo
     queues: list[QueueInfo] = []
     log_id: str = ""
@@ -74,5 +74,5 @@ class TopicDescription(Plain):
     """About when the oldest message was stored, ms since 1970; None without messages."""
 
 
-class TopicListing(Plain):
+class TopicListing(NestedWire):
     topics: list[TopicInfo]
