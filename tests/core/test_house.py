@@ -27,6 +27,7 @@ PURE = ("batch", "broker", "config", "log", "plugins", "protocol")
 ALLOWED = {
     # Its waits must be real ones, in a thread that no loop and no virtual clock can hold up.
     "core/cometmq/broker/watchdog.py": {"threading"},
+    "core/cometmq/broker/loop_pulse.py": {"threading"},
 }
 PATH_ONLY = {"os.path"}
 TIMED = {"asyncio.sleep", "asyncio.to_thread", "datetime.now", "datetime.utcnow", "datetime.today"}

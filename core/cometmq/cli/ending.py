@@ -14,16 +14,15 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from cometmq.broker.watchdog import culprit
+from cometmq.broker.loop_pulse import INTERVAL_S, LoopPulse
 from cometmq.plugins import Composition
 
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-INTERVAL_S = 0.1
 _LAST_WORDS_S = 2.0
 _END = b"\0"
 _LIMIT = "broker.loop_stall_limit_ms"
@@ -44,8 +43,10 @@ class Ending:
         self._stop = stop
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
-        self._loop_thread_id = threading.get_ident()
-        self._alive = True
+        self._pulse = LoopPulse()
+        self._asked = False
+        self._awaited: str | None = None
+        self._awaited_s = 0.0
         self._read, self._write = socket.socketpair()
         self._write.setblocking(False)
         self._fd_before = signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
@@ -85,54 +86,33 @@ class Ending:
     # --- in the thread --------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        asked = 0
-        while not asked:
+        for _ in self._signals():
+            if self._asked:
+                os._exit(1)
+            self._asked = True
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _signals(self) -> Iterator[int]:
+        """Those that mean us, as they come, until the end."""
+        while True:
+            while self._asked and not select.select([self._read], [], [], INTERVAL_S)[0]:
+                self._look()
             heard = self._read.recv(64)
             if _END in heard:
                 return
-            asked = sum(number in SIGNALS for number in heard)
-        self._loop.call_soon_threadsafe(self._stop)
-        while asked < 2:
-            heard = self._wait()
-            if _END in heard:
-                return
-            asked += sum(number in SIGNALS for number in heard)
-        os._exit(1)
+            yield from (number for number in heard if number in SIGNALS)
 
-    def _wait(self) -> bytes:
-        """What is heard next. Ends the process if nothing moves any more: it counts its own waits,
-        so that a process that was stopped for a while isn't taken for one that hangs."""
-        blocked_s = awaited_s = 0.0
-        awaited = self._awaited()
-        self._ask()
-        while not select.select([self._read], [], [], INTERVAL_S)[0]:
-            now = self._awaited()
-            awaited_s = awaited_s + INTERVAL_S if now is not None and now is awaited else 0.0
-            awaited = now
-            blocked_s += INTERVAL_S
-            if self._alive:
-                blocked_s = 0.0
-                self._ask()
-            if blocked_s >= self._limit_s:
-                called = None if self.composition is None else self.composition.running
-                _end(culprit(called, self._loop_thread_id, blocked_s))
-            elif awaited is not None and awaited_s >= self._limit_s:
-                _end(f"{awaited} has not returned for {awaited_s:.1f} s")
-        return self._read.recv(64)
-
-    def _awaited(self) -> str | None:
-        return None if self.composition is None else self.composition.awaited
-
-    def _ask(self) -> None:
-        """Ask the loop for a sign of life."""
-        self._alive = False
-        try:
-            self._loop.call_soon_threadsafe(self._answer)
-        except RuntimeError:
-            self._alive = True  # it is closed: the process is about to end
-
-    def _answer(self) -> None:
-        self._alive = True
+    def _look(self) -> None:
+        """End the process if nothing moves any more. It counts its own waits, so that a process
+        that was stopped for a while isn't taken for one that hangs."""
+        composition = self.composition
+        awaited = None if composition is None else composition.awaited
+        same = awaited is not None and awaited is self._awaited
+        self._awaited, self._awaited_s = awaited, self._awaited_s + INTERVAL_S if same else 0.0
+        if self._pulse.look() >= self._limit_s:
+            _end(self._pulse.culprit(None if composition is None else composition.running))
+        elif awaited is not None and self._awaited_s >= self._limit_s:
+            _end(f"{awaited} has not returned for {self._awaited_s:.1f} s")
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -1,0 +1,58 @@
+"""Whether an event loop lives, as another thread sees it, and who holds it if not."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+
+INTERVAL_S = 0.1
+
+
+class LoopPulse:
+    """To be made on the running loop; then one thread looks at it every `INTERVAL_S`.
+
+    It asks the loop for a sign of life and counts the looks until one comes, so that neither a
+    stepped clock nor a stopped process looks like a stall.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread_id = threading.get_ident()
+        self._answered = True
+        self._blocked_s = 0.0
+        self.closed = False
+        """The loop is: nothing more will come from it, and nothing has to."""
+
+    def look(self) -> float:
+        """For how long the loop has given no sign of life, 0.0 if it has since the last look."""
+        if not self._answered:
+            self._blocked_s += INTERVAL_S
+            return self._blocked_s
+        self._blocked_s = 0.0
+        self._answered = False
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:
+            self._answered = self.closed = True
+        return 0.0
+
+    def culprit(self, called: tuple[str, str] | None) -> str:
+        """Who holds the loop, in one sentence: the (plugin, hook) that is being called, else a
+        line of code."""
+        if called is not None:
+            plugin, hook = called
+            return (
+                f"hook {hook} of plugin {plugin} has not returned for {self._blocked_s:.1f} s; "
+                "hooks may not block: move the work to environment.threads, or disable the plugin"
+            )
+        frame = sys._current_frames().get(self._loop_thread_id)
+        where = "an unknown place"
+        if frame is not None:
+            last = traceback.extract_stack(frame)[-1]
+            where = f"{last.name} ({last.filename}, line {last.lineno})"
+        return f"{where} has held it for {self._blocked_s:.1f} s"
+
+    def _answer(self) -> None:
+        self._answered = True
