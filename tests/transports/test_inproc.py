@@ -9,8 +9,9 @@ from cometmq.interfaces import Channel, Limits, Transport
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import Caller, ReceiverThread
+from cometmq_transports.connection_limits import SPARE_CONNECTIONS
 from cometmq_transports.inproc import InprocPlugin, InprocTransport, connect
-from cometmq_transports.inproc.listener import SPARE_CONNECTIONS, InprocListener
+from cometmq_transports.inproc.listener import InprocListener
 
 
 class TestInproc(TransportContract):

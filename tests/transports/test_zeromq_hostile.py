@@ -14,9 +14,10 @@ import pytest
 from cometmq.interfaces import Limits
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq.testing.zmtp import GREETING, ZmtpPeer, frame
+from cometmq_transports.connection_limits import SPARE_CONNECTIONS
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqTransport, connect
 from cometmq_transports.zeromq.descriptors import Spare
-from cometmq_transports.zeromq.listener import SPARE_CONNECTIONS, RouterListener
+from cometmq_transports.zeromq.listener import RouterListener
 
 Listen = Callable[..., RouterListener]
 PassTime = Callable[[int], None]

@@ -18,9 +18,10 @@ from cometmq.testing.hostile import Hostile
 from cometmq.testing.process import BrokerProcess
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq.testing.zmtp import GREETING, ZmtpPeer, frame, ready
+from cometmq_transports.connection_limits import SPARE_CONNECTIONS
 from cometmq_transports.zeromq import connect
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport
-from cometmq_transports.zmtp.listener import SPARE_CONNECTIONS, ZmtpListener
+from cometmq_transports.zmtp.listener import ZmtpListener
 
 Listen = Callable[..., ZmtpListener]
 PassTime = Callable[[int], None]

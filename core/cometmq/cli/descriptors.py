@@ -13,7 +13,8 @@ from cometmq.config import Config
 logger = logging.getLogger(__name__)
 
 RESERVED = 256
-"""Descriptors of a broker that are no connections: the log's files, its own, the transports'."""
+"""Descriptors of a broker that are no connections of clients: the log's files, its own, and what
+transports have besides or keep free for files by themselves."""
 
 
 def raise_limit() -> int:

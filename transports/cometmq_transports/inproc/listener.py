@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from cometmq.environment import Buffer
 from cometmq.errors import ConfigError
 from cometmq.interfaces import Channel, Limits, Peer, Receiver
+from cometmq_transports.connection_limits import SPARE_CONNECTIONS
 from cometmq_transports.inproc.channel import InprocChannel
 from cometmq_transports.unreachable import UnreachableChannel
 
 DRAIN_MESSAGES = 256
 DRAIN_BYTES = 8 << 20
-SPARE_CONNECTIONS = 64
-"""Connections above the limit that may still speak, so that they can be refused with a reason."""
 
 _published: dict[str, InprocListener] = {}
 _published_lock = threading.Lock()

@@ -14,18 +14,17 @@ import contextlib
 import logging
 import os
 import socket as sockets
-import struct
 from collections import Counter
 from typing import Generic, NamedTuple, TypeVar
 
 import zmq
 
-from cometmq_transports.headroom import ceiling
+from cometmq_transports.connection_limits import ceiling
+from cometmq_transports.peer_name import peer_name
 from cometmq_transports.zeromq.descriptors import Spare
 from cometmq_transports.zeromq.monitor import HANDSHAKE_FAILED, open_monitor, read_event
 
 logger = logging.getLogger(__name__)
-_CREDENTIALS = struct.Struct("=3i")
 _WARN_EVERY_S = 60.0
 
 
@@ -135,10 +134,10 @@ class Connections(Generic[Owner]):
     def name_of(self, opened: Opened, address: str) -> str:
         """Who is at the other end, for people; `address` is ours."""
         with self._spare.copy(opened.descriptor, opened.inode) as connection:
-            try:
-                return f"{address} (closed)" if connection is None else _peer(connection, address)
-            except OSError:
-                return f"{address} (closed)"
+            if connection is not None:
+                with contextlib.suppress(OSError):  # it ended by itself meanwhile
+                    return peer_name(connection, connection.getpeername(), address)
+        return f"{address} (closed)"
 
     def close(self) -> None:
         """Stop watching."""
@@ -153,14 +152,6 @@ class Connections(Generic[Owner]):
                 "are served; raise the limit (`ulimit -n`) or lower limits.connections",
                 len(self._opened),
             )
-
-
-def _peer(connection: sockets.socket, address: str) -> str:
-    if connection.family == sockets.AF_UNIX:
-        packed = connection.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, _CREDENTIALS.size)
-        return f"{address} (process {_CREDENTIALS.unpack(packed)[0]})"
-    host, port = connection.getpeername()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _inode(descriptor: int) -> int:

@@ -2,7 +2,7 @@
 
 ZeroMQ tries to accept for ever while somebody knocks and no descriptor is left, which costs a core.
 It can't be told to wait (to unbind would end the connections that are there), so it must not come
-so far: the last descriptors are kept free of connections (see `headroom`).
+so far: the last descriptors are kept free of connections (see `ceiling`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import zmq
 
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
+from cometmq_transports.connection_limits import SILENT_S, SPARE_CONNECTIONS
 from cometmq_transports.zeromq.connections import Connections
 from cometmq_transports.zeromq.frames import ready, receive_frames
 from cometmq_transports.zeromq.options import ZeromqOptions
@@ -28,14 +29,11 @@ from cometmq_transports.zeromq.peer import RouterPeer
 
 DRAIN_MESSAGES = 256
 DRAIN_BYTES = 8 << 20
-SPARE_CONNECTIONS = 64
-"""Connections above the limit that may still speak, so that they can be refused with a reason."""
 
 _ROUTE_BYTES = 5
 """Length of a routing id made by the ROUTER, which begins with a zero. Others were chosen by the
 client, and could come again."""
 _TICK_S = 1.0
-_SILENT_S = 10.0
 _FLUSH_AT_ONCE = 16
 _FLUSH_LATER_S = 0.005
 _CLOSE_POLL_S = 0.01
@@ -259,7 +257,7 @@ class RouterListener:
         self._connections.update(now_s)
         self._step()
         self._announce()
-        self._connections.drop_silent(now_s - _SILENT_S)
+        self._connections.drop_silent(now_s - SILENT_S)
         # Routes never come again, so they need to be known only while a message may be on its way.
         self._left, self._left_before = set(), self._left
 

@@ -12,18 +12,17 @@ import logging
 import os
 import socket
 import stat
-import struct
 from collections import Counter
 
 from cometmq.errors import ConfigError
 from cometmq_transports.address import Endpoint, bind_failure, check_socket_file, places
-from cometmq_transports.headroom import ceiling
+from cometmq_transports.connection_limits import ceiling
 from cometmq_transports.keepalive import keep_alive
+from cometmq_transports.peer_name import peer_name
 
 logger = logging.getLogger(__name__)
 
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-_CREDENTIALS = struct.Struct("=3i")
 
 
 def bind(address: str, endpoint: Endpoint, backlog: int) -> socket.socket:
@@ -81,7 +80,7 @@ class Acceptor:
         for _ in range(most):
             try:
                 self._look_ahead(highest)
-                connected, peer = self._listening.accept()
+                connected, sockaddr = self._listening.accept()
             except BlockingIOError:
                 self._told = False
                 break
@@ -93,7 +92,8 @@ class Acceptor:
                 self._counters["accept_failed"] += 1
                 continue  # that one left before its turn came
             try:
-                accepted.append((connected, self._set_up(connected, peer)))
+                _set_up(connected)
+                accepted.append((connected, peer_name(connected, sockaddr, self._address)))
             except OSError:
                 connected.close()  # it left meanwhile
         return accepted
@@ -127,18 +127,6 @@ class Acceptor:
                 error.strerror,
             )
 
-    def _set_up(self, connected: socket.socket, peer: object) -> str:
-        """Make it ready for use; returns what to call it."""
-        connected.setblocking(False)
-        if connected.family == socket.AF_UNIX:
-            packed = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            return f"{self._address} (process {_CREDENTIALS.unpack(packed)[0]})"
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(connected)
-        assert isinstance(peer, tuple)
-        host, port = peer[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
     def _own_path(self) -> tuple[str, int] | None:
         if self._listening.family != socket.AF_UNIX:
             return None
@@ -147,3 +135,11 @@ class Acceptor:
             return None
         status = os.lstat(path)
         return (path, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None
+
+
+def _set_up(connected: socket.socket) -> None:
+    """Make it ready for use. Raises OSError if it left meanwhile."""
+    connected.setblocking(False)
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(connected)
