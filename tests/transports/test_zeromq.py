@@ -13,6 +13,7 @@ import pytest
 
 from cometmq.errors import ConfigError
 from cometmq.interfaces import Channel, Limits, Transport
+from cometmq.testing.process import BrokerProcess, run_mq
 from cometmq.testing.transport_contract import TransportContract
 from cometmq.testing.transport_ends import Caller, ReceiverThread
 from cometmq_transports.zeromq import ZeromqOptions, ZeromqPlugin, ZeromqTransport, connect
@@ -249,3 +250,18 @@ def test_the_plugin_counts_what_it_drops(plugin: ZeromqPlugin | ZmtpPlugin) -> N
     assert connections.value == 0
     assert (dropped.name, dropped.value) == (f"{plugin.name}_dropped_total", 1)
     assert dropped.labels == {"address": listener.address, "reason": "too_many_frames"}
+
+
+def test_without_its_library_all_else_works_and_whoever_wants_it_is_told_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zmq.py").write_text("raise ModuleNotFoundError('it is not here', name='zmq')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with BrokerProcess(tmp_path) as broker:
+        run_mq("topic", "create", "t", address=broker.address).ok()
+        run_mq("produce", "t", address=broker.address, text=b"line\n").ok()
+        assert run_mq("consume", "t", address=broker.address).ok() == b"line\n"
+    for command in (("run", "--data", str(tmp_path / "other")), ("plugins",)):
+        done = run_mq(*command, "--plugins", "zeromq")
+        assert done.code != 0 and "else pip install 'cometmq[zeromq]'; install what" in done.err
+    assert b"zeromq" in run_mq("plugins").ok(), "it is listed all the same"

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from cometmq.batch.compression import Codec, compress
 from cometmq.batch.layout import CODECS
 from cometmq.errors import ConfigError
+from cometmq.extras import install_extra
 
 GROUP = "cometmq.codecs"
 
@@ -46,21 +47,14 @@ def maker_of(name: str) -> Callable[[int | None], Codec]:
         why = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
         raise ConfigError(
             f"compression with {name} needs a package that is not installed{why}: "
-            + _pip_install("", distribution, name)
+            + install_extra(name, distribution)
         ) from error
     except Exception as error:  # a package of another version does what it likes
         raise ConfigError(
             f"compression with {name} can't be had from {entry.value} "
-            f"({type(error).__name__}: {error}): {_pip_install('-U ', distribution, name)}"
+            f"({type(error).__name__}: {error}): {install_extra(name, distribution, upgrade=True)}"
         ) from error
     return make
-
-
-def _pip_install(options: str, distribution: str, extra: str) -> str:
-    return (
-        f"pip install {options}'.[{extra}]' in a checkout of {distribution}, else "
-        f"pip install {options}'{distribution}[{extra}]'"
-    )
 
 
 def shrinker(name: str | None, level: int | None) -> Callable[[bytearray], bytearray]:
