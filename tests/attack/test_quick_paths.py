@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq import Message, Refused, SendResult
-from cometmq.batch import Batch as StoredBatch
 from cometmq.client.batching import Batch
 from cometmq.client.flows import Task
 from cometmq.client.producer_options import ProducerOptions
@@ -23,30 +21,11 @@ from cometmq.log import LogSettings, Outcome, writer
 from cometmq.protocol import Operation, Send, SendReply, SendResultPart, Status
 from cometmq.protocol.sends import SEQUENCES
 from cometmq.testing.client_rig import ClientRig
-from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.log_kit import LogKit, in_loop
 from cometmq.testing.scripted_broker import Answer, Request
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 HOUR_S = 3600.0
 AGING = LogSettings(mark_idle_ms=3_000_000_000, segment_age_s=10 * HOUR_S)
-
-
-@pytest.fixture
-def kit() -> LogKit:
-    def storage(environment: object, data: str) -> SegmentStorage:
-        assert isinstance(environment, VirtualEnvironment)
-        return SegmentStorage(
-            environment,
-            environment.files,
-            data,
-            persistent=True,
-            step_bytes=1 << 16,
-            reserve_bytes=1 << 17,
-        )
-
-    return LogKit(storage, lambda: GroupCommit("disk", 500))
 
 
 # --- the log ------------------------------------------------------------------------------------
@@ -115,92 +94,6 @@ async def test_a_message_for_which_memory_is_short_leaves_no_hole(
     kit.log.write()
     assert kit.log.next_offset(1, 0) == 3
     assert (await kit.send()).base_offset == 3
-
-
-class Failing:
-    """A view that fails once it is told to."""
-
-    name = "failing"
-    kinds: Sequence[str] = ("messages",)
-
-    def __init__(self) -> None:
-        self.counted = 0
-        self.error: BaseException | None = None
-        self.mute: BaseException | None = None
-
-    def apply(self, batch: StoredBatch) -> None:
-        self.counted += batch.count
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
-
-    def slices(self) -> Iterator[bytes]:
-        if self.mute is not None:
-            raise self.mute
-        yield b"%d" % self.counted
-
-    def load(self, data: bytes) -> None:
-        self.counted += int(data)
-
-    def reset(self) -> None:
-        self.counted = 0
-
-
-@pytest.mark.parametrize("error", [RuntimeError("mine"), MemoryError()])
-@pytest.mark.parametrize("size_bytes", [10, 10_000])
-@in_loop
-async def test_what_is_taken_in_by_half_is_taken_back_with_its_drain(
-    kit: LogKit, error: Exception, size_bytes: int
-) -> None:
-    view = Failing()
-    await kit.open(views=[view])
-    await kit.send(count=2)
-    before = kit.wait("memory", kit.append(body=bytes(size_bytes)))
-    view.error = error
-    with pytest.raises(type(error)):
-        kit.append(count=5, body=bytes(size_bytes))
-    behind = kit.wait("disk", kit.append(queue=1))
-    kit.log.write()
-    assert before == behind == [Outcome.NOT_WRITTEN]
-    assert (kit.log.next_offset(1, 0), kit.log.next_offset(1, 1), view.counted) == (2, 0, 2)
-    assert (await kit.send()).base_offset == 2
-    assert (await kit.send(queue=1)).base_offset == 0
-    kit.kill()
-    again = Failing()
-    log = await kit.open(views=[again])
-    assert not kit.report.cuts and not kit.report.damage
-    assert (log.next_offset(1, 0), log.next_offset(1, 1), again.counted) == (3, 1, 4)
-
-
-@in_loop
-async def test_a_view_that_can_not_bear_what_the_log_holds_stops_it(kit: LogKit) -> None:
-    view = Failing()
-    log = await kit.open(views=[view])
-    await kit.send()
-    view.error = RuntimeError("mine")
-    with pytest.raises(RuntimeError):
-        kit.append()
-    view.error = RuntimeError("again")
-    log.write()
-    assert "again" in log.stopped
-
-
-@in_loop
-async def test_a_checkpoint_without_the_state_of_a_view_never_counts(kit: LogKit) -> None:
-    view = Failing()
-    log = await kit.open(views=[view])
-    for _ in range(3):
-        await kit.send()
-    view.mute = MemoryError("short")
-    log.roll()
-    view.mute = None
-    log.write()
-    await kit.settle(1)
-    assert "MemoryError" in log.stopped
-    kit.kill()
-    again = Failing()
-    log = await kit.open(views=[again])
-    assert (log.next_offset(1, 0), again.counted) == (3, 3)
 
 
 # --- the producer -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from cometmq.advice import advice
@@ -20,6 +21,10 @@ from cometmq.log.syncing import LogSyncer
 from cometmq.log.writer import TornDrain
 
 logger = logging.getLogger(__name__)
+
+TORN_MAX = 32
+TORN_WITHIN_S = 3600.0
+"""So many torn drains within this time stop the log."""
 
 
 class LogDrains(LogPlaces):
@@ -43,6 +48,8 @@ class LogDrains(LogPlaces):
         self._timers: dict[str, Timer] = {}
         self._index_task: asyncio.Task[None] | None = None
         self._complained_of_space = False
+        self._torn_s: deque[float] = deque(maxlen=TORN_MAX)
+        """When drains were torn last."""
 
     def on_readable(self, callback: OnReadable) -> None:
         """`callback(start, end, queues)` hears when `readable` moved over messages; `queues` are
@@ -132,6 +139,19 @@ class LogDrains(LogPlaces):
             self._stop(
                 f"a write to the log failed ({error}) and could not be taken back ({second});"
                 f" {advice(second)}, then start again"
+            )
+            return
+        if isinstance(error, TornDrain):
+            self._count_torn(error)
+
+    def _count_torn(self, error: TornDrain) -> None:
+        """Each costs a segment and a replay: not without an end."""
+        now_s = self._environment.clock.monotonic_s()
+        self._torn_s.append(now_s)
+        if len(self._torn_s) == TORN_MAX and now_s - self._torn_s[0] <= TORN_WITHIN_S:
+            self._stop(
+                f"{error}; as this came {TORN_MAX} times within {TORN_WITHIN_S / 3600:.0f} h, "
+                "nothing more is taken: mend what is named, then start again"
             )
 
     def _cut(self, position: int, outcome: Outcome, *, new_epoch: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cometmq.batch import Batch, Kind
+from cometmq.errors import PluginFailure
 from cometmq.interfaces import StateView
 from cometmq.log.clock_ahead import ClockAheadView
 from cometmq.log.epochs import Epochs
@@ -14,6 +15,7 @@ from cometmq.log.min_offsets import MinOffsets
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.records import KindName, read_records
 
+SLICE_BYTES_MAX = 8 << 20
 _NUMBERS = 256
 
 
@@ -54,7 +56,10 @@ class State:
         kind = batch.kind
         views = self._by_kind[kind]
         for view in views:
-            view.apply(batch)
+            try:
+                view.apply(batch)
+            except Exception as error:
+                raise blamed(view, error) from error
         if not views and not self.kinds.knows(kind):
             self.unknown_kinds.add(kind)
         if kind == Kind.KIND_NAME:
@@ -64,8 +69,12 @@ class State:
     def slices(self) -> Iterator[tuple[str, bytes]]:
         """(view, shard), each shard encoded when it is asked for."""
         for name, view in self._views.items():
-            for data in view.slices():
-                yield name, data
+            try:
+                for data in view.slices():
+                    _check_slice(data)
+                    yield name, data
+            except Exception as error:
+                raise blamed(view, error) from error
 
     def load(self, name: str, data: bytes) -> None:
         """Join a shard of a view; a view that isn't here is remembered, see `absent`."""
@@ -73,14 +82,17 @@ class State:
         if view is None:
             self._strangers.add(name)
             return
-        view.load(data)
+        try:
+            view.load(data)
+        except Exception as error:
+            raise blamed(view, error) from error
         if view is self.kinds:
             self._arrange()
 
     def reset(self) -> None:
         """Back to the state of an empty log."""
         for view in self._views.values():
-            view.reset()
+            self._reset(view)
         self._strangers.clear()
         self.unknown_kinds.clear()
         self._arrange()
@@ -99,7 +111,13 @@ class State:
             if record.dropped:
                 self._strangers.discard(record.view)
                 if record.view in self._views:
-                    self._views[record.view].reset()
+                    self._reset(self._views[record.view])
+
+    def _reset(self, view: StateView) -> None:
+        try:
+            view.reset()
+        except Exception as error:
+            raise blamed(view, error) from error
 
     def _arrange(self) -> None:
         """Which views want which number."""
@@ -112,3 +130,23 @@ class State:
         self._by_kind = [tuple(views) for views in by_kind]
         messages = self._by_kind[CORE_KINDS["messages"]]
         self.message_views = tuple(view for view in messages if view is not self.next_offsets)
+
+
+def blamed(view: StateView, error: Exception) -> PluginFailure:
+    """What a view raised that may not, with its name."""
+    kind = type(view)
+    return PluginFailure(
+        f"state view {view.name} ({kind.__module__}.{kind.__qualname__}) failed: "
+        f"{type(error).__name__}: {error}; tell the author of the plugin that brings it, or take "
+        "that plugin out",
+        plugin=kind.__module__,
+        hook="state_views",
+    )
+
+
+def _check_slice(data: object) -> None:
+    """No start could read it again."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"a slice of its state is {type(data).__name__}, bytes are wanted")
+    if len(data) > SLICE_BYTES_MAX:
+        raise ValueError(f"a slice of its state has {len(data)} bytes, {SLICE_BYTES_MAX} may be")

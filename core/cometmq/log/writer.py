@@ -28,7 +28,7 @@ from cometmq.log.positions import Positions
 from cometmq.log.queue_index import QueueIndex
 from cometmq.log.records import EpochStart, SegmentStart
 from cometmq.log.settings import Appended, LogSettings
-from cometmq.log.state import State
+from cometmq.log.state import State, blamed
 
 _MESSAGES = int(Kind.MESSAGES)
 SMOOTHED_MS = 60_000
@@ -144,18 +144,18 @@ class LogWriter:
                 self._buffers.append(view[STAMPED_BYTES:])
             views = self._state.message_views
             if views:
-                # Stamped, but not copied and not proven again: that would be the greater part.
-                batch.take_stamp(head)
+                batch.take_stamp(head)  # to copy and prove it again would be the greater part
                 for guest in views:
-                    guest.apply(batch)
+                    try:
+                        guest.apply(batch)
+                    except Exception as error:
+                        raise blamed(guest, error) from error
         except BaseException as error:
             self._torn = error
             raise
         if self._first_message_s is None:
             self._first_message_s = self._clock.monotonic_s()
-        self.end = end
-        self.store_time = store_time
-        self.last_kind = _MESSAGES
+        self.end, self.store_time, self.last_kind = end, store_time, _MESSAGES
         self._batches += 1
         self._drained += 1
         return Appended(position, end, base_offset, store_time)
@@ -184,7 +184,9 @@ class LogWriter:
         """One gathered write of what was appended; returns how many batches. Raises OSError, and
         TornDrain if state and index are those of no log: all of it is to be taken back."""
         if self._torn is not None:
-            raise TornDrain(f"a batch was taken in only by half: {self._torn!r}") from self._torn
+            torn = self._torn
+            why = torn if isinstance(torn, CometError) else repr(torn)
+            raise TornDrain(f"a batch was taken in only by half: {why}") from torn
         drained = self._drained
         if self._buffers:
             self._storage.write(self._positions.appended, self._buffers)
