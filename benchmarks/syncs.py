@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 CALLS = ("fsync", "fdatasync", "msync", "sync_file_range")
 ATTACH_S = 0.3
@@ -46,12 +45,7 @@ class SyncCounter:
             time.sleep(ATTACH_S)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
             _, report = self._process.communicate(timeout=30)

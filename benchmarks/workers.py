@@ -6,7 +6,6 @@ import queue
 import subprocess
 import threading
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -84,10 +83,5 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         stop(self._process)

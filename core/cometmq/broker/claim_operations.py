@@ -12,8 +12,8 @@ from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, Place
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, check_group
-from cometmq.broker.requests import Request
+from cometmq.broker.refusals import Rejected, check_group, check_parts
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token, is_token
 from cometmq.broker.waits import Waits
@@ -32,8 +32,6 @@ from cometmq.protocol import (
     Token,
 )
 
-Body = list[memoryview]
-PARTS_MAX = 4096
 MEMBER_MAX = 255
 HAND_OVER_MS = 500
 """When to ask again for a queue that a living member holds: by then it may have let go."""
@@ -113,10 +111,7 @@ class ClaimOperations:
     def _check(self, request: Request, operation: str, group: str, member: str, parts: int) -> None:
         check_group(group)
         check_member(member)
-        if not 1 <= parts <= PARTS_MAX:
-            raise Rejected(
-                Status.BAD_REQUEST, f"a request about {parts} queues: ask for 1 to {PARTS_MAX}"
-            )
+        check_parts(parts)
         self._gate.check(request.session, operation, f"group:{group}")
 
     def _check_mode(self, group: str) -> None:

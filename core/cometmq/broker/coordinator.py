@@ -11,19 +11,19 @@ from cometmq.broker.claim_operations import check_member
 from cometmq.broker.claims import MODE
 from cometmq.broker.gate import Gate
 from cometmq.broker.members import NEVER, Advice, Group, Member, QueueName, advice_reply
-from cometmq.broker.names import is_name, shown
+from cometmq.broker.names import shown
 from cometmq.broker.park import Park
 from cometmq.broker.planning import Planner, differing
 from cometmq.broker.refusals import Rejected, check_group
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.broker.tenures import Tenures
+from cometmq.names import is_name
 from cometmq.protocol import Empty, GroupHeartbeat, GroupLeave, Status
 
-Body = list[memoryview]
 MEMBERS_MAX = 10_000
 SUBSCRIPTIONS_MAX = 1024
-QUEUES_MAX = 7000
+MEMBER_QUEUES_MAX = 7000
 """Of one member's topics together: advice has to fit into a frame, whatever their names."""
 TIMEOUT_MIN_MS = 100
 TIMEOUT_MAX_MS = 24 * 3600 * 1000
@@ -190,11 +190,11 @@ class Coordinator:
                 "group may have: use another group",
             )
         queues = self._planner.queues(joining.topics)
-        if queues > QUEUES_MAX:
+        if queues > MEMBER_QUEUES_MAX:
             raise Rejected(
                 Status.LIMIT_REACHED,
                 f"the topics that member {shown(joining.name)} subscribes have {queues} queues, "
-                f"{QUEUES_MAX} can be shared out in one group: use a group for each of them",
+                f"{MEMBER_QUEUES_MAX} can be shared out in one group: use a group for each of them",
             )
         for other in group.members.values():
             if other.name == joining.name or not (joining.said.strict or other.said.strict):

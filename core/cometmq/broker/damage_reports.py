@@ -12,7 +12,7 @@ from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.environment import Clock
 from cometmq.log import Log
 from cometmq.protocol import Empty, ReportDamage, Status
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 QUIET_S = 60.0
 """How long a queue that was written about is not written about again."""
-QUEUES_MAX = 1000
+TOLD_MAX = 1000
 """Queues that are known to have been written about; of more than that, all are forgotten."""
 
 
@@ -36,7 +36,7 @@ class DamageReports:
         self._clock = clock
         self._told_s: dict[tuple[int, int], float] = {}
 
-    def report(self, request: Request, header: ReportDamage, body: list[memoryview]) -> None:
+    def report(self, request: Request, header: ReportDamage, body: Body) -> None:
         """Count and log it. Raises Rejected for a place that never had a message."""
         self._gate.check(request.session, "REPORT_DAMAGE", header.topic)
         topic = self._catalog.find_queue(header.topic, header.queue)
@@ -51,7 +51,7 @@ class DamageReports:
         self.count += 1
         now_s = self._clock.monotonic_s()
         if now_s >= self._told_s.get(key, now_s - QUIET_S) + QUIET_S:
-            if len(self._told_s) >= QUEUES_MAX:
+            if len(self._told_s) >= TOLD_MAX:
                 self._told_s.clear()
             self._told_s[key] = now_s
             self._tell(request, header)

@@ -13,8 +13,8 @@ from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, check_group, internal_refusal, wrong_answer
-from cometmq.broker.requests import Request
+from cometmq.broker.refusals import PARTS_MAX, Rejected, check_group, internal_refusal, wrong_answer
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
@@ -24,7 +24,6 @@ from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, QueueKey, ReadResult
 from cometmq.protocol import Fetch, FetchPart, FetchReply, Status
 
-PARTS_MAX = 4096
 PASSED_WAIT_S = 1.0
 """How long a client may not know that its filter left everything out. To say it at once would cost
 an answer and a question for each such message."""
@@ -61,7 +60,7 @@ class Fetches:
         self._tasks = Tasks()
         self.turns = FetchTurns(clock, self.bytes_max, log.write)
 
-    def fetch(self, request: Request, header: Fetch, body: list[memoryview]) -> None:
+    def fetch(self, request: Request, header: Fetch, body: Body) -> None:
         if not 1 <= len(header.parts) <= PARTS_MAX:
             raise Rejected(
                 Status.BAD_REQUEST,

@@ -12,7 +12,7 @@ from cometmq.broker.members import Member, held_queues
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.refusals import Rejected, check_group
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.resets import Resets, changes_of, parts_of
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.waits import Waits
@@ -31,7 +31,6 @@ from cometmq.protocol import (
     Status,
 )
 
-Body = list[memoryview]
 LISTED_MAX = 5000
 """Groups in one reply, which has to fit into a frame."""
 

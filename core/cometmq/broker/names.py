@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from cometmq.names import is_name as is_name
-
 
 def shown(text: str) -> str:
     """A name from outside, bounded and harmless in a sentence."""

@@ -10,8 +10,8 @@ from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, check_group
-from cometmq.broker.requests import Request
+from cometmq.broker.refusals import Rejected, check_group, check_parts
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_commit_token
 from cometmq.log import Log
@@ -27,9 +27,6 @@ from cometmq.protocol import (
     QueueRef,
     Status,
 )
-
-Body = list[memoryview]
-PARTS_MAX = 4096
 
 
 class OffsetOperations:
@@ -80,7 +77,7 @@ class OffsetOperations:
 
     def commit(self, request: Request, header: Commit, body: Body) -> None:
         check_group(header.group)
-        _check_count(len(header.parts))
+        check_parts(len(header.parts))
         self._gate.check(request.session, "COMMIT", f"group:{header.group}")
         statuses: list[PartStatus] = []
         accepted: list[OffsetCommit] = []
@@ -116,7 +113,7 @@ class OffsetOperations:
         queues: Sequence[QueueRef],
         fill: Callable[[OffsetsPart, QueueRef], None],
     ) -> OffsetsReply:
-        _check_count(len(queues))
+        check_parts(len(queues))
         for topic in {ref.topic for ref in queues}:
             self._gate.check(request.session, operation, topic)
         return OffsetsReply([self._one(ref, fill) for ref in queues])
@@ -136,10 +133,3 @@ class OffsetOperations:
         )
         fill(part, ref)
         return part
-
-
-def _check_count(count: int) -> None:
-    if not 1 <= count <= PARTS_MAX:
-        raise Rejected(
-            Status.BAD_REQUEST, f"a request about {count} queues: ask for 1 to {PARTS_MAX}"
-        )

@@ -23,6 +23,9 @@ from cometmq.protocol import Status
 
 logger = logging.getLogger(__name__)
 
+PARTS_MAX = 4096
+"""Queues that one request may be about."""
+
 
 class Rejected(CometError):
     """The answer to a request, or to one part of it, is no: with a status and one sentence."""
@@ -38,6 +41,14 @@ def check_group(group: str) -> None:
     """Raises Rejected unless a client may use this as a group's name."""
     if not is_name(group):
         raise Rejected(Status.BAD_NAME, f"{shown(group)} is no group name: use {NAME_RULE}")
+
+
+def check_parts(count: int) -> None:
+    """Raises Rejected unless a request may be about so many queues."""
+    if not 1 <= count <= PARTS_MAX:
+        raise Rejected(
+            Status.BAD_REQUEST, f"a request about {count} queues: ask for 1 to {PARTS_MAX}"
+        )
 
 
 def log_refusal(error: LogError) -> Rejected:

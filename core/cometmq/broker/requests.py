@@ -12,6 +12,9 @@ from cometmq.environment import Buffer
 from cometmq.interfaces import Peer
 from cometmq.protocol import Failure, Status
 
+Body = list[memoryview]
+"""The frames of a message behind its header."""
+
 _OK = int(Status.OK)
 
 

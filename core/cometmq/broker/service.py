@@ -13,7 +13,7 @@ from cometmq.broker.filtering import Filters
 from cometmq.broker.gate import Gate
 from cometmq.broker.groups import Groups
 from cometmq.broker.offset_operations import OffsetOperations
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.sends import Sends
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.broker.topic_operations import TopicOperations
@@ -32,7 +32,6 @@ from cometmq.protocol import (
 if TYPE_CHECKING:
     from cometmq.broker.broker import Broker
 
-Body = list[memoryview]
 HEARTBEATS = 3
 """A client sends so many in a session timeout."""
 

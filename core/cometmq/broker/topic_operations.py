@@ -6,7 +6,7 @@ from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.topics import info_of
 from cometmq.broker.waits import Waits
 from cometmq.interfaces import Limits
@@ -25,7 +25,6 @@ from cometmq.protocol import (
     TopicListing,
 )
 
-Body = list[memoryview]
 INFO_BYTES = 80
 """Of a topic in a listing besides its names, at most."""
 

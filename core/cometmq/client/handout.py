@@ -13,8 +13,6 @@ from cometmq.client.listeners import Listener
 from cometmq.client.runs import Run
 from cometmq.message import ReceivedMessage
 
-RUN_SIZE = 256
-
 
 class HeldMessage(ReceivedMessage, array_like=True, gc=True):
     """A message that its group regards as unfinished until it is acknowledged."""

@@ -7,7 +7,6 @@ import itertools
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
@@ -134,12 +133,7 @@ class EmbeddedBroker:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _run(self, ready: Future[None]) -> None:

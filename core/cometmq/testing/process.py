@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 MQ: Sequence[str] = (sys.executable, "-m", "cometmq.cli")
@@ -93,12 +92,7 @@ class BrokerProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.kill()
 
     def _end(self, number: signal.Signals) -> int:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from types import TracebackType
 from typing import Self
 
 from cometmq import Admin, Message, Producer, PullConsumer, SendResult
@@ -192,12 +191,7 @@ class Load:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def stop(self) -> History:

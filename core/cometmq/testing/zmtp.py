@@ -6,7 +6,6 @@ import itertools
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -129,12 +128,7 @@ class ZmtpPeer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _frame(self) -> tuple[int, bytes]:
