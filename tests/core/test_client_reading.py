@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cometmq import protocol
-from cometmq.batch import encode_messages, parse
+from cometmq.batch import decode_messages, encode_messages, parse
 from cometmq.batch.layout import seal
-from cometmq.client.fetcher import FetchOptions
+from cometmq.client.fetcher import AHEAD_FROM_BYTES, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader
 from cometmq.client.taking import UnreadablePolicy
@@ -202,6 +202,23 @@ def test_the_next_fetch_is_out_before_anything_is_decoded() -> None:
     rig.put(b"1")
     rig.wake()
     assert len(rig.fetches()) == 3, "nobody polled, and yet the next one is out"
+
+
+@pytest.mark.parametrize(("size", "fetches"), [(AHEAD_FROM_BYTES, 2), (100, 1)])
+def test_who_waits_for_much_decodes_it_while_the_broker_reads_on(
+    monkeypatch: pytest.MonkeyPatch, size: int, fetches: int
+) -> None:
+    rig = ConsumerRig()
+    rig.put(bytes(size))
+    out: list[int] = []
+
+    def decode(*args: Any, **options: Any) -> Any:
+        out.append(len(rig.fetches()))
+        return decode_messages(*args, **options)
+
+    monkeypatch.setattr("cometmq.client.cursor.decode_messages", decode)
+    assert bodies(rig.poll()) == [bytes(size)]
+    assert out == [fetches], "what is little is handed out first"
 
 
 def test_reading_ahead_is_bounded() -> None:

@@ -92,6 +92,8 @@ class Driver:
                 self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
+            # Decoding may have taken long: the loop thread is not to come between two polls.
+            self._drove_at_s = self.engine.now_s()
             self._leave()
         self._run_deferred()
         return task.result()

@@ -28,6 +28,10 @@ ANSWER_TIMEOUT_S = 15.0
 """How much longer than it may be parked a fetch may take."""
 CROWDED_BYTES = 64 * 1024
 """Asked for at once by queues that have nothing, while others fill the room for reading ahead."""
+AHEAD_FROM_BYTES = 64 * 1024
+"""When an answer brought so much, the next one is asked for before anybody looks at it, and the
+broker reads while we decode. Less is decoded sooner than a request is sent."""
+KEPT_BYTES = 4 << 20
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
@@ -66,6 +70,7 @@ class Fetcher:
         self._backoff = Backoff(engine.environment.random)
         self._idle_s = IDLE_FIRST_S
         self._paused = False
+        _keep_pages()
 
     def pump(self) -> None:
         """Ask for more, for every queue that wants it, if there is room for it."""
@@ -129,6 +134,9 @@ class Fetcher:
                 self._failed(problem)
             else:
                 self._backoff.reset()
+                if sum(map(len, call.body)) >= AHEAD_FROM_BYTES:
+                    self.pump()
+                    self._engine.send_now()
                 self._after(news, asked_at_s)
         elif isinstance(error, Retryable):
             self._pause(max(error.after_ms / 1000, self._backoff.next_s()))
@@ -205,3 +213,13 @@ class Fetcher:
     def _resume(self) -> None:
         self._paused = False
         self.pump()
+
+
+def _keep_pages() -> None:
+    """Have the C library keep the memory of one poll's messages for those of the next.
+
+    What is freed at the end of its heap glibc gives back to the system beyond twice the largest
+    block that it has seen come and go; each page then has to be found and cleared anew, which is a
+    tenth of what a message of 1 KiB costs. Of this block no page is ever touched.
+    """
+    bytes(KEPT_BYTES)
