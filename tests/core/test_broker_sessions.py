@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cometmq import protocol
+from cometmq.broker.dispatch import GARBAGE_MAX
 from cometmq.broker.sessions import Sessions
 from cometmq.environment import Buffer
 from cometmq.hookspecs import hookimpl
@@ -79,6 +80,25 @@ def test_garbage_costs_one_answer_and_is_nothing_to_others() -> None:
             bad._receive()
             assert [answer.status for answer in bad.unasked] == [Status.BAD_REQUEST] * 4
             assert rig.broker.info().metrics["garbage"] == 4
+
+    asyncio.run(scenario())
+
+
+def test_who_sends_only_garbage_is_told_why_it_is_cut_off() -> None:
+    """Whether it said hello before or not; what it said behind the last one costs no answer."""
+
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            for bad in (rig.stranger(), await rig.client()):
+                for _ in range(GARBAGE_MAX + 5):
+                    bad.post_raw([b"x"])
+                await rig.settle()
+                bad._receive()
+                assert [answer.status for answer in bad.unasked] == [
+                    Status.BAD_REQUEST
+                ] * GARBAGE_MAX
+                assert "so this connection is closed" in bad.unasked[-1].header.detail
+            assert rig.broker.info().sessions == 0
 
     asyncio.run(scenario())
 

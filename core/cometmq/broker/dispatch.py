@@ -14,7 +14,7 @@ from cometmq import protocol
 from cometmq.broker.gate import Gate
 from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal, told_refusal
 from cometmq.broker.requests import Request
-from cometmq.broker.sessions import Session, Sessions
+from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
 from cometmq.errors import LogError, PluginError, ProtocolError, Refused, Retryable
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Any, list[memoryview]], None]
 RETRY_AFTER_MS = 100
+GARBAGE_MAX = 16
+"""A connection that has sent so many things that are no messages is closed: to answer each of
+thousands would take the time of everybody else."""
 FIRST_CONTRIBUTED = 1000
 """Numbers below are the core's own."""
 _HELLO = int(Operation.HELLO)
@@ -130,12 +133,11 @@ class Dispatcher:
 
     def _take(self, peer: Peer, frames: Sequence[Buffer], now_s: float) -> None:
         session = self._sessions.of(peer)
-        if session is None:
-            self._sessions.stranger(peer)
+        speaker = self._sessions.stranger(peer) if session is None else session
         try:
             request_id, operation, header, body = protocol.unpack(frames)
         except ProtocolError as error:
-            self._not_a_message(peer, error)
+            self._not_a_message(peer, speaker, error)
             return
         if operation == _HELLO:
             self._hello(peer, request_id, header)
@@ -153,12 +155,20 @@ class Dispatcher:
         except Exception as error:
             self._refuse(request, error)
 
-    def _not_a_message(self, peer: Peer, error: ProtocolError) -> None:
+    def _not_a_message(self, peer: Peer, speaker: Session | Stranger, error: ProtocolError) -> None:
         """No request id can be trusted here: at most one answer, to the event id."""
         self.garbage += 1
+        speaker.garbage += 1
+        if speaker.garbage > GARBAGE_MAX:
+            return  # said before it was closed
         logger.debug("%s sent what is no message: %s", peer.name, error)
         detail = f"this is not CometMQ's protocol: {error}"
+        last = speaker.garbage == GARBAGE_MAX
+        if last:
+            detail += f"; it is the {GARBAGE_MAX}th such message, so this connection is closed"
         peer.send(protocol.pack(protocol.EVENT_ID, Status.BAD_REQUEST, Failure(detail)))
+        if last:
+            peer.close()
 
     def _hello(self, peer: Peer, request_id: int, header: memoryview) -> None:
         try:

@@ -30,6 +30,7 @@ class Session:
     __slots__ = (
         "client_epoch",
         "client_id",
+        "garbage",
         "id",
         "on_end",
         "open",
@@ -51,12 +52,24 @@ class Session:
         self.seen_s = 0.0
         """When it was last heard, on the clock that stands still while the loop does."""
         self.unanswered_bytes = 0
+        self.garbage = 0
+        """How many things it sent that are no messages."""
         self.open = True
         self.returns_s: Callable[[float], float] = lambda timeout_s: 0.0
         """At its end: until when what it holds waits for its client, of which a holder believes
         that it may be silent for `timeout_s`; on the clock of `Sessions.now_s`, 0: not at all."""
         self.on_end: dict[Any, Callable[[], None]] = {}
         """What has to be done when it ends, by whom it is for."""
+
+
+class Stranger:
+    """A peer that speaks without a session: since when, and as in a session."""
+
+    __slots__ = ("garbage", "since_s")
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+        self.garbage = 0
 
 
 class Sessions:
@@ -77,8 +90,7 @@ class Sessions:
         self.of: Callable[[Peer], Session | None] = self._by_peer.get
         """The session of this peer, if it said hello."""
         self._by_client: dict[str, Session] = {}
-        self._strangers: dict[Peer, float] = {}
-        """Peers that speak without a session, and since when."""
+        self._strangers: dict[Peer, Stranger] = {}
         self._given = 0
         self._stalled_s = 0.0
 
@@ -96,9 +108,12 @@ class Sessions:
         """The loop stood still: give every session that time back."""
         self._stalled_s += seconds
 
-    def stranger(self, peer: Peer) -> None:
+    def stranger(self, peer: Peer) -> Stranger:
         """A peer speaks that has no session: it has one session timeout to say a good hello."""
-        self._strangers.setdefault(peer, self.now_s())
+        stranger = self._strangers.get(peer)
+        if stranger is None:
+            stranger = self._strangers[peer] = Stranger(self.now_s())
+        return stranger
 
     def lost(self, peer: Peer) -> None:
         """The connection of this peer is gone."""
@@ -168,7 +183,7 @@ class Sessions:
             session.returns_s = partial(_after_silence, session.seen_s)
             self.end(session, "silent for longer than the session timeout")
             session.peer.close()
-        for peer in [peer for peer, since_s in self._strangers.items() if since_s < oldest_s]:
+        for peer in [peer for peer, one in self._strangers.items() if one.since_s < oldest_s]:
             del self._strangers[peer]
             peer.close()
         return len(silent)

@@ -159,7 +159,7 @@ class Hostile:
 
 def play(address: str, stage: str, stream: bytes, patience_s: float = 0.05) -> None:
     """Say this to a broker, read a little of what it answers, and leave. That it closes on us, or
-    stops reading, is its right."""
+    stops reading, is its right. Raises ConnectionRefusedError if nobody listens there."""
     try:
         with ZmtpPeer(address, 5.0) as peer:
             if stage != "tcp":
@@ -168,21 +168,29 @@ def play(address: str, stage: str, stream: bytes, patience_s: float = 0.05) -> N
                 peer.say_hello()
             peer.send(stream)
             peer.drain(patience_s)
+    except ConnectionRefusedError:
+        raise
     except (ConnectionError, TimeoutError):
         return
 
 
 def main(address: str, seed: int, seconds: float, keep: str = "") -> None:
-    """Play streams until the time is over; the last one lies in the file `keep`, for the day when
-    it has brought down a broker."""
+    """Play streams until the time is over. Once nobody listens any more it ends, and writes the
+    stream before, which may have brought down the broker, to the file `keep`; to write each would
+    busy the disk that the broker waits for."""
     hostile = Hostile(seed)
     until_s = time.monotonic() + seconds
+    before = b""
     while time.monotonic() < until_s:
         stage = hostile.dice.choice(STAGES)
         stream = hostile.stream(stage)
-        if keep:
-            Path(keep).write_bytes(stream)
-        play(address, stage, stream)
+        try:
+            play(address, stage, stream)
+        except ConnectionRefusedError:
+            if keep:
+                Path(keep).write_bytes(before)
+            raise SystemExit(f"nobody listens at {address} any more") from None
+        before = stream
 
 
 if __name__ == "__main__":

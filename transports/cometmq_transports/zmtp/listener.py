@@ -26,8 +26,10 @@ from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
 from cometmq_transports.zmtp.holdings import Holdings
 from cometmq_transports.zmtp.options import ZmtpOptions
 
-DRAIN_FRAMES = 512
-DRAIN_BYTES = 8 << 20
+DRAIN_FRAMES = 128
+DRAIN_BYTES = 2 << 20
+"""In one turn, of all connections together: 128 frames of rubbish are refused within a millisecond,
+for which everybody else waits. Several senders' batches of 2 MiB still share a write and a sync."""
 SHARE_FRAMES_MIN = 8
 SHARE_BYTES_MIN = 128 << 10
 CALLERS_MAX = 64
