@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from cometmq.broker.catalog import Catalog
-from cometmq.broker.claims import GROUP_KIND, MODE, ClaimChange, GroupChange, Holder
+from cometmq.broker.claims import GROUP_KIND, MODE, ClaimChange, GroupChange
 from cometmq.broker.commits import check_room
 from cometmq.broker.gate import Gate
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, Place
-from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import Rejected, check_group, check_parts
+from cometmq.broker.places import EARLIEST, go_on_from, place_at
+from cometmq.broker.refusals import Rejected, check_group, check_member, check_parts
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.tenures import Tenures
-from cometmq.broker.tokens import check_token, is_token
+from cometmq.broker.tokens import check_token, is_token, is_token_of
 from cometmq.broker.waits import Waits
 from cometmq.log import Log
 from cometmq.log.records import TopicChange
@@ -32,10 +32,8 @@ from cometmq.protocol import (
     Token,
 )
 
-MEMBER_MAX = 255
 HAND_OVER_MS = 500
 """When to ask again for a queue that a living member holds: by then it may have let go."""
-EARLIEST, LATEST = "earliest", "latest"
 
 
 class _Accepted(NamedTuple):
@@ -128,7 +126,7 @@ class ClaimOperations:
         topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
         key = header.group, topic.incarnation, part.queue
         holder = self._tenures.living(key)
-        kept = holder is not None and _is_token_of(part.token, holder)
+        kept = holder is not None and is_token_of(part.token, holder)
         if holder is not None and not kept and holder.member != header.member:
             raise Rejected(
                 Status.CLAIMED,
@@ -212,35 +210,3 @@ class ClaimOperations:
                 )
                 status, offset = PartStatus(Status.TRUNCATED, detail), None
         return ClaimChange(*key, member="", offset=offset, epoch=part.epoch), status
-
-
-def check_member(member: str) -> None:
-    """Raises Rejected unless this may be a member's name."""
-    if not (1 <= len(member) <= MEMBER_MAX and member.isprintable()):
-        raise Rejected(
-            Status.BAD_NAME,
-            f"{shown(member)} is no member's name: use 1 to {MEMBER_MAX} printable characters",
-        )
-
-
-def place_at(log: Log, incarnation: int, queue: int, start: str) -> int:
-    """The offset that `start` (earliest, latest, or ms since 1970) means now. Raises Rejected,
-    NotLoaded."""
-    low = log.min_offset(incarnation, queue)
-    high = log.max_offset(incarnation, queue)
-    if start == EARLIEST:
-        return low
-    if start == LATEST:
-        return high
-    try:
-        time_ms = int(start)
-    except ValueError:
-        raise Rejected(
-            Status.BAD_REQUEST,
-            f"{shown(start)} is no place to start: use earliest, latest, or ms since 1970",
-        ) from None
-    return min(max(log.index.offset_by_time(incarnation, queue, time_ms), low), high)
-
-
-def _is_token_of(token: Token | None, holder: Holder) -> bool:
-    return token is not None and (token.epoch, token.position) == (holder.epoch, holder.position)

@@ -7,14 +7,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from cometmq.broker.claim_operations import check_member
+import msgspec
+
 from cometmq.broker.claims import MODE
 from cometmq.broker.gate import Gate
 from cometmq.broker.members import NEVER, Advice, Group, Member, QueueName, advice_reply
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
 from cometmq.broker.planning import Planner, differing
-from cometmq.broker.refusals import Rejected, check_group
+from cometmq.broker.refusals import Rejected, check_group, check_member
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.broker.tenures import Tenures
@@ -35,6 +36,21 @@ GENERATIONS = 1_000_000
 logger = logging.getLogger(__name__)
 
 
+class HandOvers(msgspec.Struct):
+    """Queues that went from one member to another."""
+
+    count: int = 0
+    total_s: float = 0.0
+    """From the decision to the new holder's claim, of all of them."""
+    longest_s: float = 0.0
+
+    def add(self, took_s: float) -> None:
+        """One more."""
+        self.count += 1
+        self.total_s += took_s
+        self.longest_s = max(self.longest_s, took_s)
+
+
 class Coordinator:
     """All groups with members at this broker."""
 
@@ -52,8 +68,7 @@ class Coordinator:
         self._generation = 0
         self.rebalances = 0
         """How often queues went to other members."""
-        self.hand_overs: list[float] = [0, 0.0, 0.0]
-        """How many queues were handed over; how long that took, in s: in all, and the longest."""
+        self.hand_overs = HandOvers()
 
     def begin(self, epoch: int) -> None:
         """The log is open: who held claims when it was closed gets one session time to rejoin."""
@@ -297,9 +312,7 @@ class Coordinator:
     def _handed_over(self, group: Group, queue: QueueName, now_s: float) -> None:
         began_s = group.moving.pop(queue, None)
         if began_s is not None:
-            count, total_s, longest_s = self.hand_overs
-            took_s = now_s - began_s
-            self.hand_overs = [count + 1, total_s + took_s, max(longest_s, took_s)]
+            self.hand_overs.add(now_s - began_s)
 
     def _answer_or_park(self, request: Request, group: Group, member: Member) -> None:
         header = member.said

@@ -19,7 +19,7 @@ from cometmq.environment import Clock
 TURN_BYTES = 8 << 20
 
 
-class Waits(Protocol):
+class PutOff(Protocol):
     """A fetch that can be put off."""
 
     request: Request
@@ -40,12 +40,12 @@ class FetchTurns:
         # Besides what waits of it an answer may lie there unread: the credit is for both.
         self._cost_bytes = 2 * answer_bytes
         self._write = write
-        self._waiting: dict[Session, deque[Waits]] = {}
+        self._waiting: dict[Session, deque[PutOff]] = {}
         self._tasks = Tasks()
         self.spent_bytes = 0
         """Read since fetches last had to wait: only then does it matter what a turn is."""
 
-    def put_off(self, fetch: Waits) -> None:
+    def put_off(self, fetch: PutOff) -> None:
         """Let it wait. Meanwhile it counts against its connection's credit with its answer, so
         that nobody can let any number wait."""
         session = fetch.request.session
@@ -68,7 +68,7 @@ class FetchTurns:
                 self._next().go_on()
             self._write()
 
-    def _next(self) -> Waits:
+    def _next(self) -> PutOff:
         session, own = next(iter(self._waiting.items()))
         fetch = own.popleft()
         del self._waiting[session]

@@ -93,18 +93,18 @@ class Groups:
         coordinator = self.coordinator
         groups = coordinator.groups.values()
         members = sum(len(group.members) for group in groups)
-        count, total_s, longest_s = coordinator.hand_overs
+        hand_overs = coordinator.hand_overs
         yield Metric("groups", "Groups with members.", "gauge", len(groups))
         yield Metric("group_members", "Members of all groups.", "gauge", members)
         yield Metric("claims", "Queues held by members.", "gauge", len(self.tenures.claims))
         yield Metric(
             "rebalances", "Queues given to other members.", "counter", coordinator.rebalances
         )
-        yield Metric("hand_overs", "Queues that changed hands.", "counter", count)
+        yield Metric("hand_overs", "Queues that changed hands.", "counter", hand_overs.count)
         help_text = "From the decision to the new owner's claim, of all hand-overs."
-        yield Metric("hand_over_ms", help_text, "counter", total_s * 1000)
+        yield Metric("hand_over_ms", help_text, "counter", hand_overs.total_s * 1000)
         help_text = "The longest hand-over since the start."
-        yield Metric("hand_over_max_ms", help_text, "gauge", longest_s * 1000)
+        yield Metric("hand_over_max_ms", help_text, "gauge", hand_overs.longest_s * 1000)
         yield from self._lag.metrics()
 
     def _arm(self) -> None:

@@ -213,7 +213,7 @@ def _at(seconds: float) -> datetime:
 
 
 def _quiet() -> logging.Logger:
-    """APScheduler tells of every run at INFO."""
+    """APScheduler tells at INFO of each job that it is given."""
     quiet = logging.getLogger("cometmq.apscheduler")
     quiet.setLevel(logging.WARNING)
     return quiet

@@ -10,8 +10,6 @@ from cometmq.environment import Clock, Timer
 
 _COMPACT_FROM = 256
 """Below this many stale deadlines it isn't worth looking at them."""
-
-
 KEYS_PER_ITEM = 16
 """On average: one fetch may name thousands of queues, but not every one of them."""
 

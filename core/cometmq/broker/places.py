@@ -1,8 +1,13 @@
-"""Is the place that a consumer holds still a place of its queue?"""
+"""Places in a queue: where reading begins, and whether a place that somebody holds is still one."""
 
 from __future__ import annotations
 
+from cometmq.broker.names import shown
+from cometmq.broker.refusals import Rejected
 from cometmq.log import Log
+from cometmq.protocol import Status
+
+EARLIEST, LATEST = "earliest", "latest"
 
 
 def go_on_from(log: Log, incarnation: int, queue: int, offset: int, epoch: int) -> int | None:
@@ -13,3 +18,22 @@ def go_on_from(log: Log, incarnation: int, queue: int, offset: int, epoch: int) 
         return cut_at
     end = log.next_offset(incarnation, queue)
     return end if offset > end else None
+
+
+def place_at(log: Log, incarnation: int, queue: int, start: str) -> int:
+    """The offset that `start` (earliest, latest, or ms since 1970) means now. Raises Rejected,
+    NotLoaded."""
+    low = log.min_offset(incarnation, queue)
+    high = log.max_offset(incarnation, queue)
+    if start == EARLIEST:
+        return low
+    if start == LATEST:
+        return high
+    try:
+        time_ms = int(start)
+    except ValueError:
+        raise Rejected(
+            Status.BAD_REQUEST,
+            f"{shown(start)} is no place to start: use earliest, latest, or ms since 1970",
+        ) from None
+    return min(max(log.index.offset_by_time(incarnation, queue, time_ms), low), high)

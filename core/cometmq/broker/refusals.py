@@ -23,6 +23,7 @@ from cometmq.protocol import Status
 
 logger = logging.getLogger(__name__)
 
+MEMBER_MAX = 255
 PARTS_MAX = 4096
 """Queues that one request may be about."""
 
@@ -41,6 +42,15 @@ def check_group(group: str) -> None:
     """Raises Rejected unless a client may use this as a group's name."""
     if not is_name(group):
         raise Rejected(Status.BAD_NAME, f"{shown(group)} is no group name: use {NAME_RULE}")
+
+
+def check_member(member: str) -> None:
+    """Raises Rejected unless this may be a member's name."""
+    if not (1 <= len(member) <= MEMBER_MAX and member.isprintable()):
+        raise Rejected(
+            Status.BAD_NAME,
+            f"{shown(member)} is no member's name: use 1 to {MEMBER_MAX} printable characters",
+        )
 
 
 def check_parts(count: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cometmq.broker.catalog import Catalog
-from cometmq.broker.claim_operations import EARLIEST, LATEST, place_at
 from cometmq.broker.claims import ClaimChange, ClaimKey
 from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, Place
+from cometmq.broker.places import EARLIEST, LATEST, place_at
 from cometmq.broker.refusals import Rejected
 from cometmq.broker.tenures import RECORDS_MAX, Tenures
 from cometmq.log import Log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.broker.claims import ClaimKey
+from cometmq.broker.claims import ClaimKey, Holder
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
 from cometmq.broker.tenures import Tenures
@@ -14,13 +14,18 @@ def is_token(token: Token | None) -> bool:
     return token is not None and bool(token.epoch or token.position)
 
 
+def is_token_of(token: Token | None, holder: Holder) -> bool:
+    """Whether it is the token of this claim."""
+    return token is not None and (token.epoch, token.position) == (holder.epoch, holder.position)
+
+
 def check_token(tenures: Tenures, key: ClaimKey, token: Token | None, where: str) -> None:
     """Raises Rejected for a token that is not that of the living claim on a queue. To come
     without a token is allowed: reading takes nothing from anybody."""
     if token is None or not is_token(token):
         return
     holder = tenures.living(key)
-    if holder is not None and (holder.epoch, holder.position) == (token.epoch, token.position):
+    if holder is not None and is_token_of(token, holder):
         return
     owner = "nobody" if holder is None else f"member {shown(holder.member)}"
     raise Rejected(

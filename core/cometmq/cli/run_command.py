@@ -64,8 +64,6 @@ def run(
     logging.basicConfig(
         level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # A line per run of a job is for those who debug the scheduler.
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)
     overrides: dict[str, object] = {
         "broker.data": data,
         "broker.listen": list(listen) or None,
