@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult
+import cometmq
+from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult, aio
 from cometmq.aio import Admin, Producer, PullConsumer
 from cometmq.protocol import Operation
 from cometmq.testing import EmbeddedBroker
@@ -22,6 +24,20 @@ ADDRESS = "scripted://broker"
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run on a fresh loop that reports what is left behind."""
     asyncio.run(asyncio.wait_for(work, 60), debug=True)
+
+
+@pytest.mark.parametrize("name", ["Admin", "Consumer", "Producer", "PullConsumer"])
+def test_both_faces_have_the_same_names_arguments_and_defaults(name: str) -> None:
+    def methods(kind: type) -> dict[str, list[inspect.Parameter]]:
+        names = ["__init__", *(each for each in dir(kind) if not each.startswith("_"))]
+        found = {each: getattr(kind, each) for each in names}
+        return {
+            each: list(inspect.signature(function).parameters.values())
+            for each, function in found.items()
+            if callable(function)
+        }
+
+    assert methods(getattr(aio, name)) == methods(getattr(cometmq, name))
 
 
 @pytest.mark.parametrize("listen", [None, "tcp://127.0.0.1:0"])
