@@ -13,7 +13,7 @@ import msgspec
 from cometmq import protocol
 from cometmq.broker.gate import Gate
 from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal, told_refusal
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
@@ -24,7 +24,7 @@ from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[Request, Any, list[memoryview]], None]
+Handler = Callable[[Request, Any, Body], None]
 RETRY_AFTER_MS = 100
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
@@ -95,7 +95,7 @@ class Dispatcher:
                 "another one"
             )
 
-        def handle(request: Request, header: Any, body: list[memoryview]) -> None:
+        def handle(request: Request, header: Any, body: Body) -> None:
             self._gate.check(request.session, operation.name, "")
             result = operation.handle(request.session, header)
             if inspect.isawaitable(result):
@@ -190,7 +190,7 @@ class Dispatcher:
         failure = Failure(rejected.detail, rejected.retry_after_ms)
         peer.send(protocol.pack(request_id, rejected.status, failure))
 
-    def _begin(self, request: Request, header: memoryview, body: list[memoryview]) -> None:
+    def _begin(self, request: Request, header: memoryview, body: Body) -> None:
         route = self._routes.get(request.operation)
         if route is None:
             raise Rejected(

@@ -23,7 +23,7 @@ from cometmq.broker.refusals import (
     log_refusal,
     wrong_answer,
 )
-from cometmq.broker.requests import Request
+from cometmq.broker.requests import Body, Request
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import LEVELS, Answer, Level, Limits, Pass, Refuse, Replace, SessionInfo
@@ -63,7 +63,7 @@ class Sends:
         for level in LEVELS_HERE:
             self._weaker[level] = LEVELS.index(level) < LEVELS.index(default)
 
-    def send(self, request: Request, header: Send, body: list[memoryview]) -> None:
+    def send(self, request: Request, header: Send, body: Body) -> None:
         weaker = self._weaker.get(header.level)
         if weaker is None:
             raise Rejected(

@@ -20,6 +20,7 @@ from itertools import islice
 
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
+from cometmq_transports.connection_limits import SILENT_S, SPARE_CONNECTIONS
 from cometmq_transports.zmtp.acceptor import Acceptor
 from cometmq_transports.zmtp.connection import Connection
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
@@ -35,10 +36,7 @@ SHARE_BYTES_MIN = 128 << 10
 CALLERS_MAX = 64
 """Connections that are read in one turn; the others come first in the next."""
 ACCEPTS_MAX = 64
-SPARE_CONNECTIONS = 64
-"""Connections above the limit that may still speak, so that they can be refused with a reason."""
 
-_SILENT_S = 10.0
 _MOMENT_S = 0.2
 """For the last replies to arrive, and for the client to close."""
 _REST_S = 1.0
@@ -216,7 +214,7 @@ class ZmtpListener:
             for message in messages:
                 drain.append((connection, message))
         elif connection.ready and not was_ready and not connection.gone:
-            self._set_timer(connection, _SILENT_S, "silent")
+            self._set_timer(connection, SILENT_S, "silent")
         if connection.holds or connection.counted_bytes or connection.interest != _READABLE:
             self.changed(connection)
 
