@@ -12,7 +12,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def yes_option(function: F) -> F:
-    """`--yes`: the command does not `ask`."""
+    """`--yes`: the command does not ask."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(function)
 
 
