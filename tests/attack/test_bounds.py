@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from cometmq.broker import commits
+from cometmq.broker import commits, member_room
 from cometmq.broker.park import KEYS_PER_ITEM, Park
 from cometmq.log import queue_index
 from cometmq.protocol import (
     Commit,
     CommitPart,
     FetchPart,
+    GroupHeartbeat,
+    GroupLeave,
+    HeldQueue,
     Operation,
     Status,
+    Subscription,
     TopicCreate,
     TopicDelete,
 )
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.files import FaultyFiles
-from cometmq.testing.raw_client import RawClient, Rig, batch_of, running_broker
+from cometmq.testing.raw_client import Answer, RawClient, Rig, batch_of, running_broker
 
 
 async def churn(client: RawClient, count: int) -> None:
@@ -149,5 +154,58 @@ def test_few_requests_with_many_keys_do_not_fill_the_memory() -> None:
         assert all(park.hold(Waiter(), [(1, queue)], 1000) for queue in range(9))
         assert not park.hold(Waiter(), [(1, 0)], 1000), "ten requests are parked"
         park.close()
+
+    asyncio.run(scenario())
+
+
+async def beat(client: RawClient, group: str = "g", **fields: Any) -> Answer:
+    said = {"member": "m", "subscriptions": [Subscription("t")], **fields}
+    return await client.ask(Operation.GROUP_HEARTBEAT, GroupHeartbeat(group, **said))
+
+
+def test_heartbeats_of_many_groups_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            client = await rig.client()
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate("wide", 1024))
+            wide = [Subscription("wide")]
+            monkeypatch.setattr(member_room, "ROOM_BYTES", 5_000_000)
+            taken = 0
+            while (answer := await beat(client, f"g{taken}", subscriptions=wide)).status == 0:
+                taken += 1
+            assert answer.status == Status.LIMIT_REACHED and "all groups" in answer.header.detail
+            assert 5 <= taken <= 20
+            # Who is in stays in, may say less, and makes room when it goes.
+            assert (await beat(client, "g0", subscriptions=wide)).status == Status.OK
+            assert (await beat(client, "g1")).status == Status.OK
+            assert (await beat(client, "late", subscriptions=wide)).status == Status.OK
+            assert (await beat(client, "later", subscriptions=wide)).status == Status.LIMIT_REACHED
+            await client.ask(Operation.GROUP_LEAVE, GroupLeave("g0", "m"))
+            assert (await beat(client, "later", subscriptions=wide)).status == Status.OK
+            for group in [*(f"g{number}" for number in range(taken)), "late", "later"]:
+                await client.ask(Operation.GROUP_LEAVE, GroupLeave(group, "m"))
+            assert rig.broker._service is not None
+            assert rig.broker._service.groups.coordinator._room.taken_bytes == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_heartbeat_keeps_no_more_than_it_needs() -> None:
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            client = await rig.client()
+            fat: list[dict[str, Any]] = [
+                {"subscriptions": [Subscription("t", "x" * 5000)]},
+                {"subscriptions": [Subscription(f"t{n}", "x" * 4000) for n in range(17)]},
+                {"room": "x" * 256},
+                {"host": "x" * 100_000},
+            ]
+            for fields in fat:
+                assert (await beat(client, **fields)).status == Status.TOO_LARGE
+            held = [HeldQueue("t", number % 60_000) for number in range(100_000)]
+            assert (await beat(client, held=held)).status == Status.OK
+            assert rig.broker._service is not None
+            group = rig.broker._service.groups.coordinator.groups["g"]
+            assert not group.members["m"].said.held
 
     asyncio.run(scenario())

@@ -11,6 +11,7 @@ import msgspec
 
 from cometmq.broker.claims import MODE
 from cometmq.broker.gate import Gate
+from cometmq.broker.member_room import MemberRoom, check_said, cost_bytes
 from cometmq.broker.members import NEVER, Advice, Group, Member, QueueName, advice_reply
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
@@ -62,6 +63,7 @@ class Coordinator:
         self._gate = gate
         self._tenures = tenures
         self._planner = planner
+        self._room = MemberRoom()
         self.groups: dict[str, Group] = {}
         self._returning: dict[str, tuple[set[str], float]] = {}
         """Members of the log's claims that a start waits for, and until when."""
@@ -86,8 +88,10 @@ class Coordinator:
         self._gate.check(request.session, "GROUP_HEARTBEAT", f"group:{header.group}")
         group = self.groups.get(header.group) or Group(header.group)
         member = group.members.get(header.member)
+        taken_bytes = cost = 0 if member is None else member.cost_bytes
         if member is None or _differs(member, header):
-            self._check_join(group, Member(header, request.session, 0.0))
+            cost = self._check_join(group, Member(header, request.session, 0.0))
+            self._room.check(cost - taken_bytes)
         # An older heartbeat of the same member that still waits here is answered first.
         self._park.release(_key(header.group, header.member))
         now_s = self._sessions.now_s()
@@ -99,6 +103,8 @@ class Coordinator:
         else:
             replan = _differs(member, header)
         member.said, member.heard_s, member.until_s = header, now_s, NEVER
+        self._room.taken_bytes += cost - taken_bytes
+        member.cost_bytes = cost
         self._bind(group, member, request.session)
         if replan:
             self._plan(group)
@@ -175,6 +181,8 @@ class Coordinator:
                 f"a session timeout of {header.session_timeout_ms} ms: give {TIMEOUT_MIN_MS} to "
                 f"{TIMEOUT_MAX_MS}",
             )
+        check_said(header)
+        header.held = []  # what it holds its claims say; this would only be kept
         self._check_strategy(header.strategy)
         mode = self._tenures.claims.mode(header.group)
         if mode not in ("", MODE):
@@ -197,7 +205,8 @@ class Coordinator:
                 f"{', '.join(known)}: choose one of them, or enable its plugin",
             )
 
-    def _check_join(self, group: Group, joining: Member) -> None:
+    def _check_join(self, group: Group, joining: Member) -> int:
+        """What it would take of the room for members. Raises Rejected."""
         if len(group.members) >= MEMBERS_MAX and joining.name not in group.members:
             raise Rejected(
                 Status.LIMIT_REACHED,
@@ -216,6 +225,7 @@ class Coordinator:
                 continue
             if other.subscriptions() != joining.subscriptions():
                 raise Rejected(Status.REFUSED, differing(group.name, other, joining))
+        return cost_bytes(joining.said, queues)
 
     def _returned(self, group: str, member: str) -> None:
         """One less to wait for after a start."""
@@ -243,6 +253,7 @@ class Coordinator:
     def _remove(self, group: Group, member: Member, reason: str) -> None:
         logger.info("member %s leaves group %s: %s", member.name, group.name, reason)
         del group.members[member.name]
+        self._room.taken_bytes -= member.cost_bytes
         member.session.on_end.pop((self, group.name, member.name), None)
         if not group.members:
             del self.groups[group.name]

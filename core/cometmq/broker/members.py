@@ -30,6 +30,7 @@ class Member:
 
     __slots__ = (
         "advice",
+        "cost_bytes",
         "declined",
         "generation",
         "heard_s",
@@ -47,6 +48,8 @@ class Member:
         self.said = said
         self.session = session
         self.heard_s = now_s
+        self.cost_bytes = 0
+        """What it takes of the room that all members share."""
         self.parked = False
         """A heartbeat of it waits here: as long as its session is heard, it lives."""
         self.until_s = NEVER
