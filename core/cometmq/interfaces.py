@@ -251,7 +251,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     parked: int = 100_000
     """Requests parked at the broker, all connections together."""
     held_bytes: int = 1 << 30
-    """Unfinished messages and unread replies, all connections of a listener together."""
+    """Unfinished messages and unread replies, all connections of a listener together; as much may
+    requests have that wait for a plugin or the disk, all connections of the broker together."""
 
 
 class Listener(Protocol):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from cometmq.hookspecs import hookimpl
-from cometmq.interfaces import Refuse
+from cometmq.interfaces import Delay, Refuse
 from cometmq.protocol import Heartbeat, Hello, Operation, Status
-from cometmq.testing.raw_client import batch_of, running_broker
+from cometmq.testing.raw_client import RawClient, batch_of, running_broker
 
 
 class Nonsense:
@@ -66,5 +66,43 @@ def test_a_principal_that_is_none_lets_nobody_in(answer: object) -> None:
             assert (await client.ask(Operation.HEARTBEAT, Heartbeat())).status == (
                 Status.HELLO_REQUIRED
             )
+
+    asyncio.run(scenario())
+
+
+class Brake:
+    """Delays every send."""
+
+    name = "brake"
+
+    @hookimpl
+    def admit(self, operation: str) -> Delay | None:
+        return Delay(2000) if operation == "SEND" else None
+
+
+def test_what_a_plugin_delays_is_bounded_for_all_connections_together() -> None:
+    async def scenario() -> None:
+        size_bytes = 100_000
+        sizes = {"batch": size_bytes, "frame": 2 * size_bytes, "credit": 500_000, "held": 950_000}
+        limits = {f"limits.{name}_bytes": size for name, size in sizes.items()}
+        async with running_broker(limits, extra_plugins={"brake": Brake}) as rig:
+            batch = batch_of("t", 0, bytes(90_000))
+            for _ in range(2):
+                posted: list[tuple[RawClient, int]] = []
+                for _ in range(4):
+                    client = await rig.client()
+                    posted += [(client, client.post_send(batch)) for _ in range(4)]
+                    if len(posted) == 4:
+                        client.close()  # what is delayed of it is still held
+                await rig.environment.clock.run_for(0.1)
+                early = [await one.answer_if_any(number) for one, number in posted[4:]]
+                refused = [answer for answer in early if answer is not None]
+                assert [answer.status for answer in refused] == [Status.RETRY] * 6
+                assert all("limits.held_bytes" in answer.header.detail for answer in refused)
+                await rig.environment.clock.run_for(2)
+                for (client, number), answer in zip(posted[4:], early, strict=True):
+                    if answer is None:
+                        (result,) = (await client.answer(number)).header.results
+                        assert result.status == Status.OK
 
     asyncio.run(scenario())

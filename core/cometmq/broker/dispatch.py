@@ -72,6 +72,8 @@ class Dispatcher:
         self._before_write = before_write
         self._routes: dict[int, Route] = {}
         self._tasks = Tasks()
+        self._held_bytes = 0
+        """Of requests that wait for a plugin or the disk."""
         self.unready = ""
         """Why requests are refused: the broker has not begun, or is about to stop."""
         self.requests = 0
@@ -213,7 +215,8 @@ class Dispatcher:
         if delay_ms:
             at_s = self._clock.monotonic_s() + delay_ms / 1000
             step = partial(route.handle, request, message, body)
-            self._clock.call_at(at_s, lambda: self._later(step, request))
+            size_bytes = self._hold(request)
+            self._clock.call_at(at_s, lambda: self._later(step, request, size_bytes))
             return
         try:
             route.handle(request, message, body)
@@ -223,7 +226,21 @@ class Dispatcher:
     def _begin_again(self, step: Callable[[], None], request: Request) -> None:
         """Look-ups come before anything is changed, so a handler can do so, once it has what it
         needs."""
-        self._tasks.spawn(self._slowly(request, step))
+        self._tasks.spawn(self._slowly(request, step, self._hold(request)))
+
+    def _hold(self, request: Request) -> int:
+        """A request is kept whole, for a plugin's or the disk's sake: its bytes, which are to be
+        given back. Raises Rejected if all connections together have too many of them."""
+        held, allowed = self._held_bytes, self._limits.held_bytes
+        if held + request.size_bytes > allowed:
+            raise Rejected(
+                Status.RETRY,
+                f"{held} bytes of requests wait for a plugin or the disk, {allowed} are allowed "
+                "(limits.held_bytes): try again later",
+                RETRY_AFTER_MS,
+            )
+        self._held_bytes += request.size_bytes
+        return request.size_bytes
 
     async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
         try:
@@ -234,12 +251,14 @@ class Dispatcher:
             request.answer(reply)
         self._write()
 
-    async def _slowly(self, request: Request, step: Callable[[], None]) -> None:
+    async def _slowly(self, request: Request, step: Callable[[], None], size_bytes: int) -> None:
         """Do it once the parts of the queue index that it needs were read from disk."""
         try:
             await self._log.when_loaded(step)
         except Exception as error:
             self._refuse(request, error)
+        finally:
+            self._held_bytes -= size_bytes
         self._write()
 
     def _check_credit(self, request: Request) -> None:
@@ -253,15 +272,17 @@ class Dispatcher:
                 RETRY_AFTER_MS,
             )
 
-    def _later(self, step: Callable[[], None], request: Request) -> None:
+    def _later(self, step: Callable[[], None], request: Request, size_bytes: int) -> None:
         """A delayed request is due."""
+        self._held_bytes -= size_bytes
         if not request.session.open:
             request.drop()
             return
         try:
-            step()
-        except NotLoaded:
-            self._begin_again(step, request)
+            try:
+                step()
+            except NotLoaded:
+                self._begin_again(step, request)
         except Exception as error:
             self._refuse(request, error)
         self._write()
