@@ -13,7 +13,6 @@ import pytest
 
 from cometmq.interfaces import Limits
 from cometmq.protocol import Heartbeat, Operation, Status
-from cometmq.testing.clock import VirtualClock
 from cometmq.testing.hostile import Hostile
 from cometmq.testing.process import BrokerProcess
 from cometmq.testing.transport_ends import Caller, ReceiverThread
@@ -391,27 +390,6 @@ def test_new_ones_wait_while_few_descriptors_are_left(
                 leaving.close()
             assert late.connected().ask(b"room again") == [b"room again"]
         assert listener.counters == {"few_descriptors": 1}
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_it_spins_only_when_all_was_answered(
-    listen: Listen, receiver: ReceiverThread, clock: VirtualClock, answered: bool
-) -> None:
-    """A sync that is awaited needs the interpreter. (Time stands still here, so it never stops.)"""
-    listener = listen(spin_us=200)
-    if not answered:
-        receiver.answer = lambda peer, frames: None
-    with ZmtpPeer(listener.address).shake_hands() as peer:
-        peer.send(frame(b"hello"))
-        receiver.until(lambda: receiver.messages)
-        start_s = receiver.call(time.thread_time)
-        until_s = time.monotonic() + (PATIENCE_S if answered else 0.3)
-        while (used_s := receiver.call(time.thread_time) - start_s) < 0.05:
-            if time.monotonic() > until_s:
-                break
-            time.sleep(0.05)
-        assert (used_s >= 0.05) == answered
-        clock.advance(1.0)
 
 
 def cpu_s(pid: int) -> float:

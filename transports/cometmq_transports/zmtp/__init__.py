@@ -1,8 +1,8 @@
 """ZeroMQ's protocol, ZMTP 3.1, spoken over plain sockets at both ends: `tcp://` and `ipc://`.
 
 Each end also talks to the other one of the `zeromq` transport. From below: `wire` (bytes),
-`decoder` and `outbox` (bytes to messages and back, without a socket); the client's `channel`; the
-broker's `connection`, `acceptor`, `listener`, `plugin`.
+`decoder` and `outbox` (bytes to messages and back, without a socket), `spinning` (when not to
+sleep); the client's `channel`; the broker's `connection`, `acceptor`, `listener`, `plugin`.
 """
 
 from __future__ import annotations

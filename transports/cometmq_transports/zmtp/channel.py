@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import threading
 import time
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zmtp.calling import Calls
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder, Message
 from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
+from cometmq_transports.zmtp.spinning import SPIN_US, Spin
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
@@ -33,11 +35,12 @@ RECEIVE_BYTES = 4 << 20
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-def connect(address: str, limits: Limits) -> Channel:
+def connect(address: str, limits: Limits, spin_us: int = SPIN_US) -> Channel:
     """Begin to connect to `tcp://HOST:PORT` or `ipc://PATH`; the channel's events tell how it went.
 
     A host name is resolved here, by the caller's thread; of several addresses one after the
     other is tried until one answers. Replies are accepted up to `limits.credit_bytes` a frame.
+    An answer that is waited for is awaited awake for up to `spin_us` where that pays (0: never).
     Raises ConfigError if the address is none.
     """
     endpoint = parse(address, listening=False)
@@ -49,7 +52,16 @@ def connect(address: str, limits: Limits) -> Channel:
     calling = calls.next()
     if calling is None:
         return UnreachableChannel(calls.why)
-    return ZmtpChannel(address, calling, calls, limits)
+    return ZmtpChannel(address, calling, calls, limits, spin_us)
+
+
+def _has_other_threads() -> bool:
+    """Whether a thread that is none of ours may want the interpreter: who looks hardly lets it go.
+    Ours sleep while somebody waits here."""
+    mine = threading.current_thread()
+    return any(
+        thread is not mine and not thread.name.startswith("mq-") for thread in threading.enumerate()
+    )
 
 
 class ZmtpChannel:
@@ -59,7 +71,9 @@ class ZmtpChannel:
     connect or to shake hands is over: `wait` returns then, and `events` tells it when called.
     """
 
-    def __init__(self, address: str, calling: socket.socket, calls: Calls, limits: Limits) -> None:
+    def __init__(
+        self, address: str, calling: socket.socket, calls: Calls, limits: Limits, spin_us: int
+    ) -> None:
         self._address = address
         self._pid = os.getpid()
         self._socket = calling
@@ -78,6 +92,7 @@ class ZmtpChannel:
         self._quiet = False
         """A message has just left, so that its answer can't be there yet: one call of `receive`
         may pass without asking the system. If there is something, the descriptor tells."""
+        self._spin = Spin(spin_us / 1e6)
         self._last: tuple[ChannelEvent, str] | None = None
         """What ended it, until `events` tells."""
         self._wake_fd = -1
@@ -166,7 +181,7 @@ class ZmtpChannel:
         there, `wake_fd` is readable, or the time is over; it is rounded up to milliseconds."""
         if self._epoll.closed or self._last is not None or self._decoder.pending:
             return
-        self._quiet = False
+        asked, self._quiet = self._quiet, False
         if wake_fd != self._wake_fd:
             if self._wake_fd >= 0:
                 self._poll.unregister(self._wake_fd)
@@ -175,7 +190,8 @@ class ZmtpChannel:
             self._wake_fd = wake_fd
         if not self._ready and not self._ended:
             timeout_s = min(timeout_s, self._deadline_s - time.monotonic())
-        self._poll.poll(max(0.0, timeout_s) * 1000)
+        if not (asked and self._came_awake()):
+            self._poll.poll(max(0.0, timeout_s) * 1000)
 
     def close(self) -> None:
         """Close at once: what was sent and has not left is dropped. In a forked child only the
@@ -191,6 +207,18 @@ class ZmtpChannel:
         self._socket.close()
 
     # --- inside ---------------------------------------------------------------------------------
+
+    def _came_awake(self) -> bool:
+        """Whether something came while we looked for it, if that was worth trying."""
+        spin = self._spin
+        if spin.passed(time.monotonic()) and not _has_other_threads():
+            while spin.wanted:
+                if spin.look(self._look, time.monotonic):
+                    return True
+        return False
+
+    def _look(self) -> list[tuple[int, int]]:
+        return self._poll.poll(0)
 
     def _more(self, most: int) -> list[Message]:
         """Messages of what came already, as many as are there or wanted: the descriptor does not

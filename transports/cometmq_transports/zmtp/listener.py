@@ -26,6 +26,7 @@ from cometmq_transports.zmtp.connection import Connection
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
 from cometmq_transports.zmtp.holdings import Holdings
 from cometmq_transports.zmtp.options import ZmtpOptions
+from cometmq_transports.zmtp.spinning import SMALL_BYTES, Spin
 
 DRAIN_FRAMES = 128
 DRAIN_BYTES = 2 << 20
@@ -69,8 +70,10 @@ class ZmtpListener:
         self._options = options
         self._clock = environment.clock
         self.holdings = Holdings(environment.clock, limits.held_bytes)
-        self._spin_s = options.spin_us / 1e6
-        self._spin_until_s = 0.0
+        self._spin = Spin(options.spin_us / 1e6)
+        self._spinning = False
+        self._found: list[tuple[int, int]] = []
+        """What the epoll said while we looked, not yet heard."""
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._unfinished: dict[Connection, None] = {}
@@ -165,8 +168,8 @@ class ZmtpListener:
                 self._announce()
             if self._unfinished:
                 self._look_soon()
-            elif self._spin_s and 0 < len(drain) <= self._answers:
-                self._spin()
+            elif len(drain) == 1 and self._answers:
+                self._await_next(drain[0][1])
 
     def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
         callers: list[Connection] = []
@@ -174,7 +177,8 @@ class ZmtpListener:
             callers += islice(self._unfinished, CALLERS_MAX)
             for connection in callers:
                 del self._unfinished[connection]
-        for descriptor, event in self._epoll.poll(0, CALLERS_MAX):
+        found, self._found = self._found or self._look_now(), []
+        for descriptor, event in found:
             caller = self._connections.get(descriptor)
             if caller is None:  # the acceptor's, or one of a connection dropped just now
                 if descriptor == self._acceptor.fileno():
@@ -238,18 +242,30 @@ class ZmtpListener:
         if self._closing is None:
             self._step()
 
-    def _spin(self) -> None:
-        """Keep the loop from sleeping for a while. Only after a turn that was answered as a whole:
-        a sync that is awaited needs the interpreter for itself."""
-        if not self._spin_until_s:
-            self._loop.call_soon(self._spinning)
-        self._spin_until_s = self._clock.monotonic_s() + self._spin_s
+    def _await_next(self, frames: Sequence[Buffer]) -> None:
+        """One request came, and was answered: if more come like that, it may pay not to sleep. Not
+        while an answer waits for a sync, which needs the interpreter for itself."""
+        if len(frames) > 1 or len(frames[0]) > SMALL_BYTES:
+            return
+        if self._spin.passed(self._clock.monotonic_s()) and not self._spinning:
+            self._spinning = True
+            self._loop.call_soon(self._look_on)
 
-    def _spinning(self) -> None:
-        if self._clock.monotonic_s() < self._spin_until_s and self._closing is None:
-            self._loop.call_soon(self._spinning)
-        else:
-            self._spin_until_s = 0.0
+    def _look_on(self) -> None:
+        """Look for a while, then give the loop a turn, which may have other things to do."""
+        self._spinning = False
+        if self._closing is not None or not self._spin.wanted:
+            return
+        found = self._spin.look(self._look_now, self._clock.monotonic_s)
+        if found:
+            self._found = found
+            self._step()
+        elif self._spin.wanted and not self._spinning:
+            self._spinning = True
+            self._loop.call_soon(self._look_on)
+
+    def _look_now(self) -> list[tuple[int, int]]:
+        return self._epoll.poll(0, CALLERS_MAX)
 
     # --- coming and going -----------------------------------------------------------------------
 

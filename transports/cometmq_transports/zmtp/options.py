@@ -6,6 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from cometmq_transports.zmtp.spinning import SPIN_US
+
 Milliseconds = Annotated[int, msgspec.Meta(ge=0, le=600_000)]
 
 
@@ -18,6 +20,6 @@ class ZmtpOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """At the end, time for replies to leave."""
     backlog: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1_024
     """Connections that the system holds until they are accepted."""
-    spin_us: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
-    """After a request that was answered at once, look for the next one that long before sleeping:
-    shorter waits for one request at a time, paid with a busy core."""
+    spin_us: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = SPIN_US
+    """After a lone request that was answered at once, look for the next one at most that long
+    before sleeping, if that proves to make them quicker. 0: never."""
