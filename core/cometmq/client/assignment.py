@@ -8,11 +8,11 @@ from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher
 from cometmq.client.flows import Task, report_failure
-from cometmq.client.offsets import Start, ask_offsets, check_start, committed_offsets, offsets_at
+from cometmq.client.offsets import Start, ask_offsets, check_start
+from cometmq.client.placing import place, refs
 from cometmq.client.routing import Routes, gone
 from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Refused
-from cometmq.protocol import QueueRef
 
 TopicQueue = tuple[str, int]
 
@@ -116,28 +116,11 @@ class Assignment:
                     text = f"{topic} has queues 0 to {route.queues - 1}, not {queue}"
                     raise Refused(text, "QUEUE_NOT_FOUND")
                 cursors[topic, queue] = Cursor(topic, queue, route.incarnation)
-        await self._place(list(cursors.values()), deadline_s)
+        placed = list(cursors.values())
+        await place(self._engine, placed, self._group, self._start, deadline_s)
         if (topics, queues) == (self._topics, self._queues):  # not assigned anew meanwhile
             self._use(cursors)
             self._fetcher.hurry()
-
-    async def _place(self, cursors: list[Cursor], deadline_s: float) -> None:
-        """At what the group has committed, else where `start` says."""
-        left = cursors
-        if self._group:
-            refs = [ref(cursor) for cursor in cursors]
-            found = await committed_offsets(self._engine, self._group, refs, deadline_s)
-            left = []
-            for cursor, part in zip(cursors, found, strict=True):
-                if part is None:
-                    left.append(cursor)
-                else:
-                    cursor.move(part.offset, part.epoch)
-        if left:
-            refs = [ref(cursor) for cursor in left]
-            places = await offsets_at(self._engine, refs, self._start, deadline_s)
-            for cursor, (offset, epoch) in zip(left, places, strict=True):
-                cursor.move(offset, epoch)
 
     def _look_for_new_queues(self) -> None:
         """A topic that grew is read as a whole all the same; a new queue from its beginning."""
@@ -156,7 +139,7 @@ class Assignment:
     async def _begin(self, cursor: Cursor) -> None:
         deadline_s = self._engine.now_s() + self._timeout_s
         try:
-            (part,) = await ask_offsets(self._engine, [ref(cursor)], deadline_s)
+            (part,) = await ask_offsets(self._engine, refs([cursor]), deadline_s)
         except CometError:
             self.cursors.pop((cursor.topic, cursor.queue), None)  # the next poll tries again
             raise
@@ -164,8 +147,3 @@ class Assignment:
             cursor.move(part.min_offset, part.epoch)
         self._use(self.cursors)
         self._fetcher.hurry()
-
-
-def ref(cursor: Cursor) -> QueueRef:
-    """How a request names the cursor's queue."""
-    return QueueRef(cursor.topic, cursor.queue, cursor.incarnation)

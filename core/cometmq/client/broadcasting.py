@@ -6,7 +6,6 @@ own; one without begins anew each time.
 
 from __future__ import annotations
 
-from cometmq.client.assignment import ref
 from cometmq.client.commits import Commits
 from cometmq.client.cursor import Cursor
 from cometmq.client.dispatch import Dispatch
@@ -15,7 +14,7 @@ from cometmq.client.flows import log, report_failure
 from cometmq.client.group_options import GroupOptions, Lease
 from cometmq.client.lane import Lane
 from cometmq.client.listeners import Topic
-from cometmq.client.offsets import Start, committed_offsets, offsets_at
+from cometmq.client.placing import place
 from cometmq.client.routing import gone
 from cometmq.client.taking import Taker
 from cometmq.errors import Closed, CometError
@@ -125,25 +124,8 @@ class Broadcasting:
             if lane is None:
                 cursors.append(Cursor(topic.name, queue, reply.info.incarnation))
         if cursors:
-            await self._place(cursors, start, deadline_s)
+            await place(self._engine, cursors, self._group, start, deadline_s)
             for cursor in cursors:
                 lane = Lane(topic, cursor, self._taker, self._options.prefetch_messages)
                 self._dispatch.add(lane)
         self._seen.add(topic.name)
-
-    async def _place(self, cursors: list[Cursor], start: Start, deadline_s: float) -> None:
-        left = cursors
-        if self._group:
-            refs = [ref(cursor) for cursor in cursors]
-            found = await committed_offsets(self._engine, self._group, refs, deadline_s)
-            left = []
-            for cursor, part in zip(cursors, found, strict=True):
-                if part is None:
-                    left.append(cursor)
-                else:
-                    cursor.move(part.offset, part.epoch)
-        if left:
-            refs = [ref(cursor) for cursor in left]
-            places = await offsets_at(self._engine, refs, start, deadline_s)
-            for cursor, (offset, epoch) in zip(left, places, strict=True):
-                cursor.move(offset, epoch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.client.assignment import Assignment, TopicQueue, ref
+from cometmq.client.assignment import Assignment, TopicQueue
 from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher, FetchOptions
@@ -12,8 +12,8 @@ from cometmq.client.offsets import (
     ask_commit,
     commit_failures,
     committed_offsets,
-    offsets_at,
 )
+from cometmq.client.placing import move_to, refs
 from cometmq.client.taking import Taker, UnreadablePolicy
 from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Expired, Refused, Truncated
@@ -145,10 +145,8 @@ class Reader:
         cursors = self.assignment.some(queue, topic)
         deadline_s = self._deadline_s()
         await self.assignment.renew(cursors, deadline_s)
-        refs = [ref(cursor) for cursor in cursors]
-        places = await offsets_at(self.engine, refs, start, deadline_s)
-        for cursor, (offset, epoch) in zip(cursors, places, strict=True):
-            cursor.move(offset, epoch)
+        await move_to(self.engine, cursors, start, deadline_s)
+        for cursor in cursors:
             cursor.dirty = True
         self._fetcher.hurry()
 
@@ -200,8 +198,8 @@ class Reader:
         self._check_group()
         await self.assignment.ready()
         cursors = list(self.assignment.cursors.values())
-        refs = [ref(cursor) for cursor in cursors]
-        found = await committed_offsets(self.engine, self._group, refs, self._deadline_s())
+        deadline_s = self._deadline_s()
+        found = await committed_offsets(self.engine, self._group, refs(cursors), deadline_s)
         return {
             (cursor.topic, cursor.queue): None if part is None else part.offset
             for cursor, part in zip(cursors, found, strict=True)
