@@ -11,7 +11,7 @@ import click
 
 from cometmq.cli.consume_group import consume_as_member, tell_if_ignored
 from cometmq.cli.json_lines import format_line
-from cometmq.cli.output import Progress, connect_option, json_option, timeout_option
+from cometmq.cli.output import Progress, broker_options
 from cometmq.client.admin import Admin
 from cometmq.client.consumer import PullConsumer
 from cometmq.errors import Expired, Truncated
@@ -52,9 +52,7 @@ PROBE_POLLS = 6
     help="With --group, only messages with one of these tags, as in 'paid || refunded'.",
 )
 @click.option("--follow", is_flag=True, help="Wait for more instead of stopping at the end.")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def consume(
     topic: str,
     start: str,

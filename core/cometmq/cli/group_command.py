@@ -6,14 +6,7 @@ import click
 
 from cometmq.cli.asking import ask_to_delete, yes_option
 from cometmq.cli.consume_command import parse_start
-from cometmq.cli.output import (
-    connect_option,
-    counted,
-    json_option,
-    print_json,
-    print_table,
-    timeout_option,
-)
+from cometmq.cli.output import broker_options, counted, print_json, print_table
 from cometmq.client.admin import Admin
 from cometmq.client.group_administration import UNDO
 from cometmq.client.offsets import Start
@@ -27,9 +20,7 @@ def group() -> None:
 
 @group.command("list")
 @click.option("--prefix", default="", help="Only names that begin with this.")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """List groups."""
     with Admin(connect, timeout=timeout_s) as admin:
@@ -45,9 +36,7 @@ def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """Show members and queues of group NAME."""
     described = _described(connect, timeout_s, name)
@@ -62,9 +51,7 @@ def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def lag(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """Show how far group NAME is behind, by topic."""
     described = _described(connect, timeout_s, name)
@@ -85,9 +72,7 @@ def lag(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @group.command()
 @click.argument("name")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def members(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """Show who consumes for group NAME."""
     described = _described(connect, timeout_s, name)
@@ -118,9 +103,7 @@ def members(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
 @click.option("--force", is_flag=True, help="Take the queues away from active members.")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def reset(
     name: str,
     to: str | None,
@@ -151,9 +134,7 @@ def reset(
 @click.argument("name")
 @yes_option
 @click.option("--force", is_flag=True, help="Even while members are active.")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def delete(
     name: str, yes: bool, force: bool, connect: str, timeout_s: float, as_json: bool
 ) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import click
 
-from cometmq.cli.output import connect_option, counted, json_option, print_json, timeout_option
+from cometmq.cli.output import broker_options, counted, print_json
 from cometmq.client.admin import Admin
 from cometmq.protocol import BrokerInfoReply
 
 
 @click.command()
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def info(connect: str, timeout_s: float, as_json: bool) -> None:
     """Show positions, storage, plugins and health of the broker."""
     with Admin(connect, timeout=timeout_s) as admin:

@@ -64,7 +64,7 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
-def timeout_option(function: F) -> F:
+def _timeout_option(function: F) -> F:
     """`--timeout SECONDS` for one answer of the broker."""
     return click.option(
         "--timeout",
@@ -75,6 +75,11 @@ def timeout_option(function: F) -> F:
         show_default=True,
         help="How long to wait for an answer of the broker; 0.1 or more.",
     )(function)
+
+
+def broker_options(function: F) -> F:
+    """`--connect`, `--timeout` and `--json`: what every command takes that asks a broker."""
+    return connect_option(_timeout_option(json_option(function)))
 
 
 def print_json(value: Any) -> None:

@@ -13,14 +13,7 @@ import click
 
 from cometmq.batch.layout import CODECS
 from cometmq.cli.json_lines import parse_line
-from cometmq.cli.output import (
-    Progress,
-    connect_option,
-    counted,
-    json_option,
-    print_json,
-    timeout_option,
-)
+from cometmq.cli.output import Progress, broker_options, counted, print_json
 from cometmq.client.batching import Receipt
 from cometmq.client.producer import Producer
 from cometmq.errors import CometError, OutcomeUnknown, Refused, Retryable
@@ -116,9 +109,7 @@ class Tally:
 @click.option(
     "--compression-level", type=int, metavar="N", help="Smaller or faster, as the codec counts."
 )
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def produce(
     topic: str,
     file: str | None,

@@ -7,14 +7,7 @@ from datetime import UTC, datetime
 import click
 
 from cometmq.cli.asking import ask_to_delete, yes_option
-from cometmq.cli.output import (
-    connect_option,
-    counted,
-    json_option,
-    print_json,
-    print_table,
-    timeout_option,
-)
+from cometmq.cli.output import broker_options, counted, print_json, print_table
 from cometmq.cli.retention_options import changed, in_words, retention_options
 from cometmq.client.admin import Admin
 from cometmq.names import QUEUES_MAX
@@ -36,9 +29,7 @@ def topic() -> None:
     show_default=True,
     help=f"How many message queues, 1 to {QUEUES_MAX}; order is kept within a queue.",
 )
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def create(name: str, queues: int, connect: str, timeout_s: float, as_json: bool) -> None:
     """Create topic NAME."""
     with Admin(connect, timeout=timeout_s) as admin:
@@ -51,9 +42,7 @@ def create(name: str, queues: int, connect: str, timeout_s: float, as_json: bool
 
 @topic.command("list")
 @click.option("--prefix", default="", help="Only names that begin with this.")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """List topics."""
     with Admin(connect, timeout=timeout_s) as admin:
@@ -69,9 +58,7 @@ def list_(prefix: str, connect: str, timeout_s: float, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
     """Show the queues of topic NAME, their offsets, its retention, bytes and horizon."""
     with Admin(connect, timeout=timeout_s) as admin:
@@ -88,9 +75,7 @@ def describe(name: str, connect: str, timeout_s: float, as_json: bool) -> None:
 @click.option("--readable/--not-readable", default=None, help="Whether consumers may read.")
 @click.option("--writable/--not-writable", default=None, help="Whether producers may send.")
 @retention_options
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def alter(
     name: str,
     queues: int | None,
@@ -118,9 +103,7 @@ def alter(
 @topic.command()
 @click.argument("name")
 @yes_option
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def delete(name: str, yes: bool, connect: str, timeout_s: float, as_json: bool) -> None:
     """Delete topic NAME with its messages and the groups' offsets in it."""
     if not yes:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from cometmq.cli.output import connect_option, json_option, print_json, print_table, timeout_option
+from cometmq.cli.output import broker_options, connect_option, json_option, print_json, print_table
 from cometmq.client.admin import Admin
 from cometmq_plugins.cleanup import reports
 from cometmq_plugins.cleanup.messages import (
@@ -67,9 +67,7 @@ def run(dry_run: bool, force: bool, connect: str, timeout_s: float, as_json: boo
 
 
 @cleanup.command()
-@connect_option
-@timeout_option
-@json_option
+@broker_options
 def status(connect: str, timeout_s: float, as_json: bool) -> None:
     """Show usage, marks, forecast, and what was deleted since the start."""
     with Admin(connect, timeout=timeout_s) as admin:
