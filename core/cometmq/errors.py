@@ -143,4 +143,5 @@ class DiskRefused(LogError):
 
 
 class LogStopped(LogError):
-    """A sync failed: the log accepts nothing more until the broker is started again."""
+    """The log accepts nothing more until the broker is started again: a sync failed, a cut could
+    not be made, or what was written can't be relied on for another reason that it names."""

@@ -3,8 +3,7 @@
 A plugin is an object with methods marked `@hookimpl`, published under the entry-point group
 `cometmq.plugins`. A method may take any subset of a hook's arguments, by name. What hooks return
 is described in `interfaces.py` and `group_interfaces.py`. Order: the standard set first, then the
-user's plugins as written; hooks whose name says *after* (`stopping`, `session_closed`) run in
-reverse, so plugins nest.
+user's plugins as written; `stopping` runs in reverse, so plugins nest.
 
 Hooks marked `_hot` are compiled at start into a plain call chain: they run per batch or per
 request and must not block. Those marked `_awaited` may be `async` and are awaited in turn.
@@ -93,7 +92,8 @@ def state_views() -> Sequence[StateView] | None:
 
 @hookspec
 def transports() -> Sequence[Transport] | None:
-    """Return the transports that this plugin brings; two for one scheme are an error."""
+    """Return the transports that this plugin brings. A plugin that the user names takes its schemes
+    from the standard ones; two others for one scheme are an error."""
 
 
 @hookspec

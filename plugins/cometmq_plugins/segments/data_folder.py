@@ -28,10 +28,9 @@ class DataFolder:
         path = f"{self._path}/lock"
         self._release = self._files.lock(path)
         if self._release is None:
-            holder = self._files.read_file(path).decode("ascii", "replace").strip()
-            by = f"process {holder}" if holder else "another process"
+            holder = self._files.locked_by(path) or "another process"
             raise LogLocked(
-                f"the data folder {self._path} is in use by {by}; "
+                f"the data folder {self._path} is in use by {holder}; "
                 "stop that one or choose another folder"
             )
 
