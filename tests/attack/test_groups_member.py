@@ -55,14 +55,6 @@ class MemberRig(ClientRig):
         self.broker.put("orders", queue, encode_messages("orders", queue, records), epoch=1)
         self.wake()
 
-    def wake(self) -> None:
-        for request in self.broker.asked(Operation.FETCH):
-            if request.id in self.engine.connection.pending:
-                answer = self.broker.default(request)
-                if answer is not None:
-                    request.answer(answer)
-        self.step()
-
     def handle(self, message: ReceivedMessage) -> None:
         if message.body == self.poison:
             raise ValueError("poison")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -32,19 +30,10 @@ from cometmq.protocol import (
     Status,
     Token,
 )
-from cometmq.testing.raw_client import RawClient, Rig, batch_of, running_broker
+from cometmq.testing.raw_client import RawClient, Rig, batch_of, play
 
-Scenario = Callable[[Rig, RawClient], Awaitable[None]]
 HUGE = (1 << 63) - 1
 HOSTILE_NAMES = ["", "a b", "a\n", "a\x1b[2J", "\u202eevil", "a/b", "%RETRY%x", "x" * 65536, "ä"]
-
-
-def play(scenario: Scenario, settings: dict[str, object] | None = None) -> None:
-    async def run() -> None:
-        async with running_broker(settings) as rig:
-            await scenario(rig, await rig.client())
-
-    asyncio.run(run())
 
 
 def lying(at: int, form: str, value: int) -> bytearray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -23,17 +22,7 @@ from cometmq.protocol import (
     TopicCreate,
 )
 from cometmq.testing.environment import VirtualEnvironment
-from cometmq.testing.raw_client import Answer, RawClient, Rig, batch_of, running_broker
-
-Scenario = Callable[[Rig, RawClient], Awaitable[None]]
-
-
-def play(scenario: Scenario, settings: dict[str, object] | None = None) -> None:
-    async def run() -> None:
-        async with running_broker(settings) as rig:
-            await scenario(rig, await rig.client())
-
-    asyncio.run(run())
+from cometmq.testing.raw_client import Answer, RawClient, Rig, batch_of, play, running_broker
 
 
 def batches(answer: Answer) -> list[tuple[int, int]]:

@@ -69,15 +69,6 @@ class GroupRig(ClientRig):
         self.broker.put(topic, queue, encode_messages(topic, queue, records), epoch=epoch)
         self.wake()
 
-    def wake(self) -> None:
-        """Answer the fetches that are parked."""
-        for request in self.broker.asked(Operation.FETCH):
-            if request.id in self.engine.connection.pending:
-                answer = self.broker.default(request)
-                if answer is not None:
-                    request.answer(answer)
-        self.step()
-
     def handle(self, message: ReceivedMessage) -> None:
         if message.body in self.failing:
             raise ValueError("not now")

@@ -12,7 +12,6 @@ from cometmq.client.grouping import Grouping
 from cometmq.client.lane import Lane
 from cometmq.client.runs import Run
 from cometmq.message import ReceivedMessage
-from cometmq.protocol import Operation
 from cometmq.testing.client_rig import ClientRig
 from cometmq.testing.scripted_groups import ScriptedGroups
 
@@ -63,12 +62,7 @@ class Walk:
         records: list[RecordTuple] = [(0, b"x", tag, (), {}) for tag in tags]
         self.rig.broker.put("orders", 0, encode_messages("orders", 0, records))
         self.stored += tags
-        for request in self.rig.broker.asked(Operation.FETCH):
-            if request.id in self.rig.engine.connection.pending:
-                answer = self.rig.broker.default(request)
-                if answer is not None:
-                    request.answer(answer)
-        self.rig.step()
+        self.rig.wake()
 
     def take(self) -> None:
         listener = self.chance.choice(self.listeners)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Flow, Task, Waitable
 from cometmq.interfaces import Limits
+from cometmq.protocol import Operation
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.scripted_broker import ScriptedBroker
 
@@ -37,6 +38,16 @@ class ClientRig:
         while (next_s := self.engine.next_s()) < end_s:
             self.step(max(0.0, next_s - clock.monotonic_s()))
         self.step(end_s - clock.monotonic_s())
+
+    def wake(self) -> None:
+        """Let the broker answer the fetches that are parked there and for which it has something
+        now."""
+        for request in self.broker.asked(Operation.FETCH):
+            if request.id in self.engine.connection.pending:
+                answer = self.broker.default(request)
+                if answer is not None:
+                    request.answer(answer)
+        self.step()
 
     def start(self, flow: Flow[T]) -> Task[T]:
         """Begin a flow and do what can be done now."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
 from typing import Any
@@ -208,3 +208,16 @@ async def running_broker(
         for client in rig.clients:
             client.close()
         await broker.stop()
+
+
+Scenario = Callable[[Rig, RawClient], Awaitable[None]]
+
+
+def play(scenario: Scenario, settings: Mapping[str, object] | None = None) -> None:
+    """Run a scenario with a broker of its own and one client that said hello."""
+
+    async def run() -> None:
+        async with running_broker(settings) as rig:
+            await scenario(rig, await rig.client())
+
+    asyncio.run(run())
