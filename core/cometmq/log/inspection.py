@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True):
     """Something that is not intact."""
 
     kind: str
-    """`damage`, `torn`, `name`, `missing`, `checkpoint` or `index`."""
+    """`damage`, `torn`, `name`, `missing`, `checkpoint`, `index` or `offsets`."""
     file: str
     position: int
     """Byte in the log."""
