@@ -7,6 +7,7 @@ the queue is handled twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Sequence
 
 from cometmq.client.cursor import Cursor, Place
@@ -207,7 +208,7 @@ class Claiming:
             self.on_change()
         error = failure(part.status, part.detail, part.retry_after_ms)
         log.log(
-            10 if isinstance(error, Retryable) else 30,
+            logging.DEBUG if isinstance(error, Retryable) else logging.WARNING,
             "group %s: queue %d of %s can't be claimed yet: %s",
             self._options.group,
             key[1],

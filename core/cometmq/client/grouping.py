@@ -19,6 +19,9 @@ from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Refused
 from cometmq.message import ReceivedMessage
 
+ITERATED_RUN = 256
+"""So many messages an iteration takes at once."""
+
 
 class Grouping:
     """See the module. Everything needs the driver's lock."""
@@ -71,7 +74,7 @@ class Grouping:
         self.dispatch.subscribe(listener)
         self.listeners.append(listener)
         if handler is None:
-            listener.run_size = 256
+            listener.run_size = ITERATED_RUN
             self.handout.listeners.append(listener)
         self._members.subscribed()
         return listener
