@@ -138,6 +138,13 @@ def test_when_it_no_longer_pays_that_is_seen_within_a_second(spinning: Requests)
     assert spinning.for_s(REST_MIN_S / 4, 230e-6, 400e-6) == 0
 
 
+def test_a_trial_that_takes_long_ends_early() -> None:
+    """Where both ends want one core each awake wait may take a hundred times as long."""
+    caller = Requests()
+    assert caller.requests(TRIAL + 1) == 0
+    assert caller.requests(TRIAL, awake_s=0.9 * QUICK_S) < TRIAL / 3
+
+
 def test_with_no_time_to_spend_it_never_looks() -> None:
     assert Requests(longest_s=0).requests(1000) == 0
 

@@ -47,6 +47,7 @@ class Spin:
 
     __slots__ = (
         "_awake",
+        "_budget_s",
         "_last_s",
         "_longest_s",
         "_looks_left",
@@ -72,6 +73,8 @@ class Spin:
         """Which half it is."""
         self._slept_s = 0.0
         """The median of the first half."""
+        self._budget_s = 0.0
+        """What is left of the first half's whole time: the second may not take more."""
         self._pays_until_s = self._last_s
         self._losses = 0
         self._rest_until_s = self._last_s
@@ -118,19 +121,24 @@ class Spin:
     def _begin_trial(self) -> None:
         self._times.clear()
         self._awake = False
+        self._budget_s = 0.0
 
     def _try(self, since_s: float, now_s: float) -> bool:
         """One more request of a trial; whether the next one is awaited awake."""
         times = self._times
         times.append(since_s)
+        self._budget_s += -since_s if self._awake else since_s
+        if self._awake and self._budget_s < 0:
+            self._rest(now_s)
+            return False
         if len(times) <= TRIAL:
             return self._awake
         median_s = sorted(times[1:])[TRIAL // 2]  # the first one came as in the half before
-        times.clear()
         if not self._awake:
+            times.clear()
             self._slept_s, self._awake, self._losses = median_s, True, 0
             return True
-        self._awake = False
+        self._begin_trial()
         if median_s > WORTH * self._slept_s:
             self._rest(now_s)
             return False
