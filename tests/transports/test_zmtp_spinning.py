@@ -22,6 +22,7 @@ from cometmq_transports.zmtp.spinning import (
     LOOKS_MAX,
     LOSSES_MAX,
     LOST_S,
+    MISS,
     QUICK_S,
     REST_MAX_S,
     REST_MIN_S,
@@ -179,6 +180,27 @@ def test_it_ends_on_a_clock_that_stands_still(spinning: Requests) -> None:
     while spinning.spin.wanted:
         spinning.spin.look(count, lambda: spinning.now_s)
     assert looks == LOOKS_MAX
+
+
+def test_what_always_comes_too_late_is_no_longer_looked_for(spinning: Requests) -> None:
+    """As an answer that waits for a disk: noise may make it look as if it paid."""
+    for _ in range(TRIAL // MISS):
+        while spinning.spin.wanted:
+            spinning.spin.look(never, spinning.clock())
+        assert spinning.request()
+    while spinning.spin.wanted:
+        spinning.spin.look(never, spinning.clock())
+    assert spinning.for_s(REST_MIN_S / 2) == 0
+
+
+def test_a_miss_now_and_then_is_worth_it(spinning: Requests) -> None:
+    for _ in range(100):
+        for _ in range(MISS):
+            assert spinning.spin.look(lambda: "found", spinning.clock()) == "found"
+            assert spinning.request()
+        while spinning.spin.wanted:
+            spinning.spin.look(never, spinning.clock())
+        assert spinning.request()
 
 
 def test_who_loses_the_core_rests(spinning: Requests) -> None:

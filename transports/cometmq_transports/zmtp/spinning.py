@@ -34,6 +34,8 @@ LOST_S = 0.00025
 """From one look to the next: in between somebody else had the core."""
 LOSSES_MAX = 3
 """While a trial is valid; more, and it is no longer."""
+MISS = 8
+"""So many finds a wait in which nothing was found costs."""
 LOOKS = 64
 """In a row, before who called may look after other things."""
 LOOKS_MAX = 16 * LOOKS
@@ -48,6 +50,7 @@ class Spin:
     __slots__ = (
         "_awake",
         "_budget_s",
+        "_credit",
         "_last_s",
         "_longest_s",
         "_looks_left",
@@ -77,6 +80,8 @@ class Spin:
         """What is left of the first half's whole time: the second may not take more."""
         self._pays_until_s = self._last_s
         self._losses = 0
+        self._credit = 0
+        """Finds that are not used up by misses, up to a trial's."""
         self._rest_until_s = self._last_s
         self._rest_s = REST_MIN_S
         self._until_s = self._last_s
@@ -108,14 +113,18 @@ class Spin:
                 self._lost(look_s)
             if found:
                 self.wanted = False
+                self._credit = min(self._credit + 1, TRIAL)
                 return found
-            if not self.wanted or look_s >= self._until_s:
-                self.wanted = False
+            if not self.wanted:
+                return None
+            if look_s >= self._until_s:
+                self._missed(look_s)
                 return None
             last_s = look_s
             _let_others()
         self._looks_left -= LOOKS
-        self.wanted = self._looks_left > 0
+        if self._looks_left <= 0:
+            self._missed(last_s)
         return None
 
     def _begin_trial(self) -> None:
@@ -136,7 +145,7 @@ class Spin:
         median_s = sorted(times[1:])[TRIAL // 2]  # the first one came as in the half before
         if not self._awake:
             times.clear()
-            self._slept_s, self._awake, self._losses = median_s, True, 0
+            self._slept_s, self._awake, self._losses, self._credit = median_s, True, 0, TRIAL
             return True
         self._begin_trial()
         if median_s > WORTH * self._slept_s:
@@ -144,6 +153,13 @@ class Spin:
             return False
         self._pays_until_s, self._losses, self._rest_s = now_s + VALID_S, 0, REST_MIN_S
         return True
+
+    def _missed(self, now_s: float) -> None:
+        """Nothing came while we looked: it comes later, or no more."""
+        self.wanted = False
+        self._credit -= MISS
+        if self._credit < 0:
+            self._rest(now_s)
 
     def _lost(self, now_s: float) -> None:
         """Others want this core."""
