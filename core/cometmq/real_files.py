@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import stat
 import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,6 +23,8 @@ _MODE = 0o640
 _UNREAD = bytearray(1 << 16)
 """Where bytes go that are read for the page cache's sake; nobody looks at them."""
 _FOLDER_MODE = 0o750
+_PID_WIDTH = 20
+"""Always as long, so that the file of a lock need never be cut, which would give its block away."""
 
 HandOver = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -149,6 +152,17 @@ def _behind(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
     return []
 
 
+def _descriptor(path: str, flags: int) -> int:
+    """Opened without waiting for somebody at the other end, as a pipe would; what is no file and
+    only has the name of one is refused by OSError."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "Not a regular file", path)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def _no_fallocate(descriptor: int, at: int, size: int) -> None:
     raise OSError(errno.EOPNOTSUPP, "this system has no fallocate")
 
@@ -178,11 +192,11 @@ class RealFiles:
         """False, for good, once the file system said that it can't (tmpfs)."""
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return RealFile(os.open(path, flags, _MODE), path, self)
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        return RealFile(_descriptor(path, flags), path, self)
 
     def open_for_reading(self, path: str) -> RealFile:
-        return RealFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, self)
+        return RealFile(_descriptor(path, os.O_RDONLY), path, self)
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(path)
@@ -206,7 +220,7 @@ class RealFiles:
         self.sync_folder(parent)
 
     def read_file(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with open(_descriptor(path, os.O_RDONLY), "rb") as file:
             return file.read()
 
     def write_file(self, path: str, chunks: Sequence[Buffer]) -> None:
@@ -243,11 +257,11 @@ class RealFiles:
 
     def lock(self, path: str) -> Callable[[], None] | None:
         # By the file itself (flock), so a second way to it, another mount say, meets it too.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+        descriptor = _descriptor(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            with suppress(OSError):  # it is for people, and a full disk has no room even for that
+                os.pwrite(descriptor, f"{os.getpid():<{_PID_WIDTH}}\n".encode(), 0)
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -258,7 +272,7 @@ class RealFiles:
 
     def locked_by(self, path: str) -> str | None:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _descriptor(path, os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:

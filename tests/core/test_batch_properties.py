@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq.batch import (
+    NO_PROPERTIES,
     BatchError,
     ProducerTuple,
     RecordTuple,
@@ -107,6 +108,15 @@ def test_the_table_is_the_same_whichever_way_the_lengths_were_found(
     each = parse(encode_messages("orders", 1, [(TIME, b"", "", (), {"a": "b"}), *records]))
     assert whole.lengths == each.lengths[1:]
     assert whole.records[5:] == each.records[5 + each.lengths[0] :]
+
+
+@steady
+@given(st.lists(st.tuples(times, st.binary(max_size=300)), min_size=2, max_size=40))
+def test_who_knows_that_records_are_plain_gets_the_same_bytes(
+    records: list[tuple[int, bytes]],
+) -> None:
+    plain: list[RecordTuple] = [(born, body, "", (), NO_PROPERTIES) for born, body in records]
+    assert encode_messages("orders", 1, plain, plain=True) == encode_messages("orders", 1, plain)
 
 
 @steady

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from random import Random
 from typing import Any
 
 import pytest
 
 from cometmq import protocol
-from cometmq.batch import decode_records, parse, text_hash
-from cometmq.client.batching import Receipt
+from cometmq.batch import NO_PROPERTIES, RecordTuple, decode_records, parse, text_hash
+from cometmq.client.batching import Receipt, SendResult
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
 from cometmq.errors import (
@@ -49,7 +50,7 @@ class ProducerRig(ClientRig):
         if batch is not None:
             self.engine.send_now()
             self.step()
-            return Receipt(batch, batch.sealed[0])
+            return Receipt(batch, 0)
         receipt = self.producer.append_fast(message, level)
         if receipt is None:
             return self.run(self.producer.append(message, level))
@@ -506,6 +507,36 @@ def test_send_many_has_every_outcome_in_its_place() -> None:
     assert len(rig.sends()) > 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_send_many_takes_messages_of_all_kinds_in_turn(seed: int) -> None:
+    random = Random(seed)
+    rig = ProducerRig(queues=3, batch_bytes=1500)
+    kinds: list[dict[str, Any]] = [
+        {}, {}, {}, {"tag": "t"}, {"keys": ["k"]}, {"properties": {"a": "b"}},
+        {"sharding_key": "s"}, {"tag": 5}, {"topic": "others"}, {"properties": {"a": "b" * 2000}},
+    ]  # fmt: skip
+    chosen = [random.choice(kinds) for _ in range(300)]
+    messages = [
+        Message(**{"topic": "orders", "body": b"%d" % number} | kind)
+        for number, kind in enumerate(chosen)
+    ]
+    sending = rig.start(rig.producer.send_many(messages, None))
+    rig.pass_time(1)
+    outcomes = sending.result()
+    stored = {
+        (topic, queue): [record for batch in kept for record in decode_records(parse(batch))]
+        for (topic, queue), kept in rig.broker.stored.items()
+    }
+    for number, (message, outcome) in enumerate(zip(messages, outcomes, strict=True)):
+        if message.tag == 5:  # type: ignore[comparison-overlap]
+            assert isinstance(outcome, Refused)
+            continue
+        assert isinstance(outcome, SendResult)
+        _, body, tag, keys, properties = stored[outcome.topic, outcome.queue][outcome.offset]
+        assert body == b"%d" % number and outcome.topic == message.topic
+        assert [tag, list(keys), properties] == [message.tag, [*message.keys], message.properties]
+
+
 def test_send_many_puts_a_failed_batch_in_its_places() -> None:
     rig = ProducerRig(queues=2)
     keys = {text_hash(key) % 2: key for key in "abcdef"}
@@ -583,6 +614,69 @@ def test_receipts_of_equal_messages_have_their_own_offsets() -> None:
     rig.broker.on.clear()
     rig.answer(rig.sends()[0])
     assert [receipt.result().offset for receipt in receipts] == list(range(5))
+
+
+class Between(list[RecordTuple]):
+    """The records of a batch, at which another thread comes in the midst of an append."""
+
+    def __init__(self, before: Callable[[], object], after: Callable[[], object]) -> None:
+        super().__init__()
+        self.before, self.after = before, after
+
+    def append(self, record: RecordTuple) -> None:
+        self.before()
+        super().append(record)
+        self.after()
+
+
+def test_another_thread_in_the_midst_of_an_append_changes_no_receipt() -> None:
+    rig = ProducerRig(queues=1)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+
+    def other(number: int) -> Callable[[], None]:
+        return lambda: list.append(batch.records, (5, b"%d" % number, "", (), NO_PROPERTIES))
+
+    records = Between(other(2), other(4))
+    records.extend(batch.records)
+    batch.records = records
+    receipt = rig.producer.append_fast(orders(3), None)
+    assert receipt is not None and receipt.batch is batch
+    rig.broker.on.clear()
+    rig.answer(rig.sends()[0])
+    rig.pass_time(1)
+    assert all_stored(rig)[0] == [b"0", b"1", b"2", b"3", b"4"]
+    assert receipt.result().offset == 3
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_batch_that_closes_in_the_midst_of_an_append_has_the_message_or_not(
+    in_time: bool,
+) -> None:
+    rig = ProducerRig(queues=1)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+
+    def close() -> None:
+        rig.broker.on.clear()
+        rig.answer(rig.sends()[0])
+        rig.pass_time(1)
+        assert batch.done
+
+    def nothing() -> None:
+        pass
+
+    records = Between(nothing, close) if in_time else Between(close, nothing)
+    records.extend(batch.records)
+    batch.records = records
+    receipt = rig.producer.append_fast(orders(2), None)
+    assert all_stored(rig)[0] == [b"0", b"1", b"2"] if in_time else [b"0", b"1"]
+    if in_time:
+        assert receipt is not None and receipt.result().offset == 2
+    else:
+        assert receipt is None, "it is in no batch, so it goes another way"
 
 
 def test_callbacks_come_once_without_the_lock() -> None:

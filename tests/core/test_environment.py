@@ -311,6 +311,43 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         file.sync_blocking()
 
 
+def test_what_has_the_name_of_a_file_and_is_none_is_refused_at_once(
+    environment: Environment, tmp_path: Path
+) -> None:
+    files = environment.files
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")  # to open one waits for somebody at its other end
+    (tmp_path / "device").symlink_to("/dev/zero")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    opened = files.open, files.open_for_reading, files.read_file, files.lock, files.locked_by
+    for name in ("folder", "pipe", "device"):
+        for way in opened:
+            with pytest.raises(OSError, match=name):
+                way(str(tmp_path / name))
+    for way in (files.open, files.open_for_reading, files.read_file):
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            way(str(tmp_path / "nowhere"))
+
+
+def test_a_full_disk_does_not_keep_anybody_from_locking(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = str(tmp_path / "lock")
+    release = environment.files.lock(path)
+    assert release is not None
+    size_bytes = os.path.getsize(path)
+    release()
+    monkeypatch.setattr(os, "ftruncate", full)  # who gives a block away may not get it back
+    monkeypatch.setattr(os, "pwrite", full)
+    release = environment.files.lock(path)
+    assert release is not None and environment.files.lock(path) is None
+    assert os.path.getsize(path) == size_bytes
+    release()
+
+
 def test_without_fallocate_zeros_are_written(tmp_path: Path) -> None:
     def unsupported(descriptor: int, at: int, size: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

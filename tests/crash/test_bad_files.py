@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 import pytest
@@ -190,3 +191,33 @@ def reseal(kit: LogKit, buffer: bytearray) -> None:
     """Make both CRCs right again."""
     U32.pack_into(buffer, PRODUCER_CRC_AT, crc32c(buffer[SEALED_AT:]))
     U32.pack_into(buffer, BROKER_CRC_AT, crc32c(buffer[LENGTH_AT:SEALED_AT], kit.log._writer.seed))
+
+
+@pytest.mark.parametrize("base", [(1 << 63) + 1, (1 << 64) - 1, 10**20 - 1])
+@in_loop
+async def test_a_name_that_no_log_gets_to_is_told_and_nothing_is_written(
+    kit: LogKit, base: int
+) -> None:
+    await two_segments(kit, clean=True)
+    before = kit.content()
+    path = f"{DATA}/log/{base:020d}.seg"
+    kit.environment.files.open(path, create=True)
+    with pytest.raises(LogError, match=f"{base}.seg; move the file away"):
+        await kit.open(settings=SETTINGS)
+    kit.environment.files.unlink(path)
+    assert kit.content() == before
+    await kit.open(settings=SETTINGS)  # nobody holds the lock
+
+
+@in_loop
+async def test_a_leftover_that_can_not_be_deleted_keeps_nobody_from_starting(
+    kit: LogKit, caplog: pytest.LogCaptureFixture
+) -> None:
+    await two_segments(kit, clean=True)
+    stray = f"{DATA}/log/{0:020d}.queue.tmp"
+    kit.environment.files.open(stray, create=True)
+    kit.environment.files.fail("unlink", errno.EPERM, name=stray, times=None)
+    log = await kit.open(settings=SETTINGS)
+    assert stray in caplog.text
+    assert len((await consume(log)).bodies) == 8
+    await kit.send()

@@ -1,1 +1,1 @@
-"""The transports that come with CometMQ, one module or folder each."""
+"""The transports that come with CometMQ, a folder each; what they share lies beside them."""

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from cometmq.batch import ProducerTuple, RecordTuple
+from cometmq.batch import NO_PROPERTIES, ProducerTuple, RecordTuple
 from cometmq.client.engine import Timer
 from cometmq.client.flows import Waitable, log
 from cometmq.client.routing import Route
+from cometmq.client.validation import queue_of_key
 from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.interfaces import Level
 
@@ -90,6 +91,7 @@ class Batch(Waitable[Stored]):
     __slots__ = (
         "buffer",
         "closed",
+        "count",
         "deadline_s",
         "level",
         "limit_bytes",
@@ -99,11 +101,10 @@ class Batch(Waitable[Stored]):
         "number",
         "order",
         "owner",
-        "places",
+        "plain",
         "queue",
         "records",
         "reserved_bytes",
-        "sealed",
         "seen",
         "size_bytes",
         "topic",
@@ -129,9 +130,11 @@ class Batch(Waitable[Stored]):
         """When its sending is given up."""
         self.owner = owner
         self.records: list[RecordTuple] = []
-        """What was appended; after closing it may hold some that are not in the batch."""
-        self.sealed: Sequence[RecordTuple] = ()
-        """What is in the batch, once it is closed."""
+        """What was appended; once it is closed another list, for those who come too late."""
+        self.plain = True
+        """Whether none of them has a tag, keys or properties."""
+        self.count = 0
+        """How many are in the batch, once it is closed."""
         self.size_bytes = 0
         self.reserved_bytes = 0
         """What it takes of the producer's buffer."""
@@ -149,7 +152,37 @@ class Batch(Waitable[Stored]):
         self.linger: Timer | None = None
         self.seen = False
         """Whether anybody asked for the outcome."""
-        self.places: dict[int, int] | None = None
+
+    def put(self, record: RecordTuple, size_bytes: int) -> int:
+        """Append a record of at most `size_bytes` and return its place."""
+        self.size_bytes += size_bytes
+        if record[2] or record[3] or record[4] is not NO_PROPERTIES:
+            self.plain = False
+        records = self.records
+        place = len(records)
+        records.append(record)
+        return place if records[place] is record else self.place_of(records, record)
+
+    @staticmethod
+    def place_of(records: Sequence[RecordTuple], record: RecordTuple) -> int:
+        """Where this very record is, which was appended while another thread did too."""
+        place = len(records) - 1
+        while records[place] is not record:
+            place -= 1
+        return place
+
+    def fix(self) -> list[RecordTuple]:
+        """Close it; returns what is in it."""
+        self.closed = True
+        # Whoever appends from now on sees `closed`, and then that it came too late.
+        appended, self.records = self.records, []
+        records = list(appended)
+        self.count = len(records)
+        return records
+
+    def holds(self, records: list[RecordTuple], place: int) -> bool:
+        """Whether what was appended to its `records` at `place` got in before it closed."""
+        return records is not self.records and place < self.count
 
     def result(self) -> Stored:
         """Where it was stored. Raises the error that it ended with."""
@@ -160,21 +193,11 @@ class Batch(Waitable[Stored]):
         if self._error is not None and not self.seen:
             log.warning(
                 "%d messages for %s, queue %d, were not acknowledged and nobody asked: %s",
-                len(self.sealed),
+                self.count,
                 self.topic.route.topic,
                 self.queue,
                 self._error,
             )
-
-    def holds(self, record: RecordTuple) -> bool:
-        """Whether this very record got in before the batch closed."""
-        return any(held is record for held in reversed(self.sealed))
-
-    def offset_of(self, record: RecordTuple) -> int:
-        """The offset of this very record in its queue, once it is stored."""
-        if self.places is None:
-            self.places = {id(held): place for place, held in enumerate(self.sealed)}
-        return self.result().base_offset + self.places[id(record)]
 
 
 class TopicState:
@@ -191,6 +214,10 @@ class TopicState:
         self.open: dict[int, Batch] = {}
         """By queue. One level at a time, so that messages of several levels keep their order."""
 
+    def queue_of(self, key: str | None) -> int:
+        """Where a message with this sharding key goes. Raises Refused for one that is no text."""
+        return self.next_queue if key is None else queue_of_key(key, self.route.queues)
+
     def used(self, queue: int) -> None:
         """A batch for this queue closes: without a sharding key the next one is another's turn."""
         if queue == self.next_queue:
@@ -198,13 +225,11 @@ class TopicState:
 
 
 class Receipt(msgspec.Struct, gc=False, eq=False):
-    """A message that is on its way: ask it for the result, or await it.
-
-    It keeps the message's body in memory as long as it is held.
-    """
+    """A message that is on its way: ask it for the result, or await it."""
 
     batch: Batch
-    record: RecordTuple
+    place: int
+    """Its place among the messages of its batch."""
 
     def done(self) -> bool:
         """Whether it is known what became of the message."""
@@ -223,7 +248,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
                 raise OutcomeUnknown(
                     f"no answer yet after {timeout} s; the message is still being sent"
                 )
-        return SendResult(batch.offset_of(self.record), batch.result())
+        stored = batch.result()
+        return SendResult(stored.base_offset + self.place, stored)
 
     def exception(self) -> BaseException | None:
         """Why the message was not stored, if that is known; never waits."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from cometmq.batch import NO_PROPERTIES
 from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
-from cometmq.client.validation import RECORD_BYTES, measure, queue_of_key, record_of
-from cometmq.errors import CometError
+from cometmq.client.validation import RECORD_BYTES, header_bytes, measure, record_of
+from cometmq.errors import CometError, Refused
 from cometmq.interfaces import Level
 from cometmq.message import Message
 
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
 class Part:
     """A batch and where its messages stand in the list that was given."""
 
-    __slots__ = ("batch", "places")
+    __slots__ = ("batch", "runs")
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.places: list[int] = []
+        self.runs: list[range] = []
+
+    def took(self, first: int, count: int) -> None:
+        """It has so many messages more, which stand one behind the other from `first` on."""
+        self.runs.append(range(first, first + count))
 
 
 class Filling:
@@ -40,32 +46,50 @@ class Filling:
         """By topic: what can't be resolved is asked once, not for each message."""
         self._outcomes: dict[int, CometError] = {}
         self._count = count
+        self._place = -1
+        """That of the message which was added last by itself."""
         self._last_topic = ""
         self._last: Part | None = None
 
-    def add_fast(self, place: int, message: Message) -> bool:
-        """A plain message for the same topic as the one before; False: `add` has to."""
+    def add_run(self, places: Iterator[tuple[int, Message]]) -> tuple[int, Message] | None:
+        """Messages without a sharding key for the same topic as the one before, as far as they
+        go; returns the first that is none or has no room, for `add`."""
         part = self._last
-        if part is None or type(message) is not Message:
-            return False
-        body = message.body
-        if (
-            message.topic != self._last_topic
-            or type(body) is not bytes
-            or message.sharding_key is not None
-            or message.tag
-            or message.keys
-            or message.properties
-        ):
-            return False
-        batch = part.batch
-        total = batch.size_bytes + len(body) + RECORD_BYTES
-        if total > batch.limit_bytes:
-            return False
-        batch.size_bytes = total
-        batch.records.append((self._born_ms, body, "", (), NO_PROPERTIES))
-        part.places.append(place)
-        return True
+        if part is None:
+            return None
+        batch, topic, born_ms = part.batch, self._last_topic, self._born_ms
+        limits = self._engine.connection.limits
+        total_bytes, limit_bytes = batch.size_bytes, batch.limit_bytes
+        records = batch.records
+        before = len(records)
+        refused: tuple[int, Message] | None
+        for refused in places:
+            message = refused[1]
+            if (
+                type(message) is not Message
+                or message.topic != topic
+                or message.sharding_key is not None
+                or type(body := message.body) is not bytes
+            ):
+                break
+            total_bytes += len(body) + RECORD_BYTES
+            if message.tag or message.keys or message.properties:
+                try:
+                    total_bytes += header_bytes(message, limits)
+                except Refused:
+                    break
+                batch.plain = False
+                record = record_of(born_ms, body, message)
+            else:
+                record = (born_ms, body, "", (), NO_PROPERTIES)
+            if total_bytes > limit_bytes:
+                break
+            batch.size_bytes = total_bytes
+            records.append(record)
+        else:
+            refused = None
+        part.took(self._place + 1, len(records) - before)
+        return refused
 
     async def add(self, place: int, message: Message) -> None:
         """Any message; an error stays in its place."""
@@ -73,6 +97,7 @@ class Filling:
             await self._add(place, message)
         except CometError as error:
             self._outcomes[place] = error
+        self._place = place
 
     def abandon(self) -> None:
         """Nobody waits for the outcomes any more: what is not on its way yet will not go."""
@@ -106,18 +131,17 @@ class Filling:
             raise
         part = await self._writable(state, message.sharding_key, size_bytes)
         record = record_of(self._born_ms, body, message)
-        part.batch.size_bytes += size_bytes
-        part.batch.records.append(record)
-        part.places.append(place)
-        if message.sharding_key is None:
-            self._last, self._last_topic = part, topic
+        part.batch.put(record, size_bytes)
+        part.took(place, 1)
+        self._last = part if message.sharding_key is None else None
+        self._last_topic = topic
 
     async def _writable(self, state: TopicState, key: str | None, size_bytes: int) -> Part:
         """The part for a message of `size_bytes`; a full one goes on its way."""
         accumulator = self._accumulator
         topic = state.route.topic
         while True:
-            queue = state.next_queue if key is None else queue_of_key(key, state.route.queues)
+            queue = state.queue_of(key)
             part = self._open.get((topic, queue))
             if part is not None:
                 if part.batch.size_bytes + size_bytes <= part.batch.limit_bytes:
@@ -152,10 +176,11 @@ def _fill_in(outcomes: list[Outcome | None], part: Part) -> None:
     try:
         stored = part.batch.result()
     except CometError as error:
-        for place in part.places:
-            outcomes[place] = error
+        for run in part.runs:
+            outcomes[run.start : run.stop] = [error] * len(run)
         return
     offset = stored.base_offset
-    for place in part.places:
-        outcomes[place] = SendResult(offset, stored)
-        offset += 1
+    for run in part.runs:
+        behind = offset + len(run)
+        outcomes[run.start : run.stop] = map(SendResult, range(offset, behind), repeat(stored))
+        offset = behind

@@ -27,7 +27,6 @@ from cometmq.client.validation import (
     check_messages,
     header_bytes,
     measure,
-    queue_of_key,
     record_of,
 )
 from cometmq.errors import CometError, Refused
@@ -90,20 +89,25 @@ class Accumulator:
         if message.tag or message.keys or message.properties:
             size_bytes += header_bytes(message, self.engine.connection.limits)
             record = record_of(self._wall_ms(), body, message)
+            batch.plain = False
         else:
             record = (self._wall_ms(), body, "", (), NO_PROPERTIES)
+        records = batch.records
+        place = len(records)
         # From here to the append there is no call at which another thread could come between:
         # a batch never outgrows its limit.
         total = batch.size_bytes + size_bytes
         if total > batch.limit_bytes:
             return None
         batch.size_bytes = total
-        batch.records.append(record)
+        records.append(record)
+        if records[place] is not record:
+            place = batch.place_of(records, record)
         if batch.closed:
             with self._lock:  # whoever is closing it has finished when this is ours
-                if not batch.holds(record):
+                if not batch.holds(records, place):
                     return None
-        return Receipt(batch, record)
+        return Receipt(batch, place)
 
     def may_close(self, batch: Batch) -> bool:
         """Whether `close_if_idle` would now close it; needs no lock, so it is only a guess."""
@@ -127,13 +131,12 @@ class Accumulator:
         chosen = level or self.options.level
         batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
         record = record_of(self._wall_ms(), body, message)
-        batch.size_bytes += size_bytes
-        batch.records.append(record)
+        place = batch.put(record, size_bytes)
         self.close_if_idle(batch)
         if not batch.closed and batch.linger is None:
             linger_s = self.engine.now_s() + self.options.linger_ms / 1000
             batch.linger = self.engine.at(linger_s, partial(self._linger_over, batch))
-        return Receipt(batch, record)
+        return Receipt(batch, place)
 
     def begin_lone(self, message: Message, level: Level | None) -> Batch | None:
         """Make a request of a message at once, while nothing else is here: its batch needs no
@@ -148,11 +151,12 @@ class Accumulator:
         state = self.topics.get(message.topic)
         if state is None:
             return None
-        queue = self._queue_of(state, message.sharding_key)
+        queue = state.queue_of(message.sharding_key)
         now_s = engine.now_s()
         deadline_s = now_s + options.send_timeout
         batch = Batch(state, queue, level or options.level, size_bytes, deadline_s, self._owner)
         batch.records = [record_of(self._wall_ms(), body, message)]
+        batch.plain = False  # as far as anybody looked
         state.used(queue)
         if now_s - state.route.known_at_s >= REFRESH_S:
             self.routes.refresh(state.route.topic)
@@ -174,7 +178,7 @@ class Accumulator:
         body, _ = measure(message, self.engine.connection.limits)
         deadline_s = self.engine.now_s() + self.options.send_timeout
         state = await self.state_of(message.topic, deadline_s)
-        queue = self._queue_of(state, message.sharding_key)
+        queue = state.queue_of(message.sharding_key)
         if message.sharding_key is None:
             state.next_queue = (queue + 1) % state.route.queues
         record = record_of(self._wall_ms(), body, message)
@@ -195,9 +199,11 @@ class Accumulator:
         check_messages(messages)
         filling = Filling(self, level or self.options.level, len(messages))
         try:
-            for place, message in enumerate(messages):
-                if not filling.add_fast(place, message):
-                    await filling.add(place, message)
+            places = enumerate(messages)
+            for place, message in places:
+                await filling.add(place, message)
+                while (refused := filling.add_run(places)) is not None:
+                    await filling.add(*refused)
         except BaseException:  # cancelled, or interrupted
             filling.abandon()
             raise
@@ -221,7 +227,7 @@ class Accumulator:
     def unacknowledged(self) -> int:
         """How many messages are open or on their way."""
         waiting = sum(len(batch.records) for batch in self.open)
-        return waiting + sum(len(batch.sealed) for batch in self.sender.unfinished)
+        return waiting + sum(batch.count for batch in self.sender.unfinished)
 
     def close(self, error: CometError) -> None:
         """Nothing goes any more; what is not done ends."""
@@ -256,24 +262,22 @@ class Accumulator:
 
     def _encode(self, batch: Batch) -> bool:
         """Fix the records of a batch and encode it, or end it if that can't be done."""
-        batch.closed = True
-        # Whoever appends from now on sees `closed` and looks whether its record is in here.
-        batch.sealed = list(batch.records)
+        records = batch.fix()
         batch.topic.in_flight += 1
         try:
             number = self.sender.number(batch)
-            plain = encode_messages(
-                batch.topic.route.topic, batch.queue, batch.sealed, producer=number
+            sealed = encode_messages(
+                batch.topic.route.topic, batch.queue, records, producer=number, plain=batch.plain
             )
-            batch.buffer = self._shrink(plain)
+            batch.buffer = self._shrink(sealed)
             batch.number = number
         except Exception as error:  # a codec raises what it likes, and memory may be short
             batch.fail(_unencodable(error))
             self._ended(batch)
             return False
-        # However short it goes: its messages are held as they are until it is done.
-        self._room.give(batch.reserved_bytes - len(plain))
-        batch.reserved_bytes = len(plain)
+        # However short it goes: the buffer bounds messages as they are.
+        self._room.give(batch.reserved_bytes - len(sealed))
+        batch.reserved_bytes = len(sealed)
         return True
 
     def discard(self, batch: Batch) -> None:
@@ -306,7 +310,7 @@ class Accumulator:
     ) -> Batch:
         """The open batch for a message of `size_bytes`; the full one before it is closed."""
         while True:
-            queue = self._queue_of(state, key)
+            queue = state.queue_of(key)
             batch = state.open.get(queue)
             if batch is not None:
                 if batch.level == level and batch.size_bytes + size_bytes <= batch.limit_bytes:
@@ -352,7 +356,6 @@ class Accumulator:
     def _ended(self, batch: Batch) -> None:
         """A batch is done: give its room back, close what waited for it."""
         batch.buffer = None
-        batch.records = []
         state = batch.topic
         state.in_flight -= 1
         error = batch.error
@@ -387,12 +390,8 @@ class Accumulator:
         state = self.topics.get(message.topic)
         if state is None:
             return None
-        batch = state.open.get(self._queue_of(state, message.sharding_key))
+        batch = state.open.get(state.queue_of(message.sharding_key))
         return batch if batch is not None and batch.level == level else None
-
-    @staticmethod
-    def _queue_of(state: TopicState, key: str | None) -> int:
-        return state.next_queue if key is None else queue_of_key(key, state.route.queues)
 
 
 def _unencodable(error: Exception) -> Refused:

@@ -85,7 +85,7 @@ class SendLane:
                 batch.number = numbering.next(topic, incarnation, queue)
                 batch.buffer = renumber(batch.buffer, batch.number)
                 batch.maybe_stored = False  # the first was not, so none behind it was
-                numbering.took(topic, queue, len(batch.sealed))
+                numbering.took(topic, queue, batch.count)
 
     def _drop(self, batch: Batch) -> None:
         if batch in self.out:

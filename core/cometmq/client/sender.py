@@ -102,7 +102,7 @@ class Sender:
 
     def _count_in(self, batch: Batch) -> None:
         if batch.number is not None:
-            self._numbering.took(batch.topic.route.topic, batch.queue, len(batch.sealed))
+            self._numbering.took(batch.topic.route.topic, batch.queue, batch.count)
         self._submitted += 1
         batch.order = self._submitted
         self.unfinished[batch] = None

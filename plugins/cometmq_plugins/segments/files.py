@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from cometmq.environment import Buffer, File, Files
+from cometmq.errors import LogError
 
 _OPEN_FILES = 64
 _OPEN_SHARE = 8
@@ -16,6 +17,9 @@ _OPEN_SHARE = 8
 for the folder, without which nothing can be synced."""
 _NAME = re.compile(r"(\d{20})\.seg")
 _SIDE = re.compile(r"(\d{20})\.(?!seg$)[a-z0-9.]+")
+_BASE_MAX = 1 << 63
+"""Behind it there may be a log of any length before positions, which have 64 bits, come to an end.
+"""
 _SCAN_BYTES = 1 << 20
 
 
@@ -83,6 +87,8 @@ class SegmentTable:
             match = _NAME.fullmatch(name)
             if match is not None:
                 path = f"{self._folder}/{name}"
+                if int(match[1]) > _BASE_MAX:
+                    raise LogError(f"no log gets as far as the name of {path}; move the file away")
                 file = self._files.open_for_reading(path)
                 entry = Entry(int(match[1]), path, file.size())
                 if entries and self._goes_on_past(entries[-1], entry.base, file, entry.size):

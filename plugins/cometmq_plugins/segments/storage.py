@@ -10,6 +10,7 @@ since the system may have thrown away what it could not write.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,6 +32,8 @@ from cometmq_plugins.segments.read_ahead import ReadAhead
 from cometmq_plugins.segments.reserve import SpaceReserve
 from cometmq_plugins.segments.sync import Unsynced
 from cometmq_plugins.segments.trims import Doomed, take_off
+
+logger = logging.getLogger("cometmq.storage")
 
 STEP_BYTES = 16 << 20
 READ_AHEAD_BYTES = 8 << 20
@@ -83,6 +86,9 @@ class SegmentStorage:
                 raise LogError(f"{self._data} {lack}; name the data folder of a broker")
             self._table.load()
             self._ground.leftovers = self._table.leftovers
+        except LogError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             why = f"{error.filename}: {error.strerror}" if error.filename else error
@@ -190,7 +196,10 @@ class SegmentStorage:
         # Not at `open`: a start in doubt leaves the folder as it is.
         if not self._tidy:
             for path in self._table.strays():
-                self._files.unlink(path)
+                try:
+                    self._files.unlink(path)
+                except OSError as error:
+                    logger.warning("a file that nobody needs can't be deleted: %s", error)
             self._tidy = True
 
     def _restore_reserve(self) -> None:

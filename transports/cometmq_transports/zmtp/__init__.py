@@ -2,7 +2,8 @@
 
 Each end also talks to the other one of the `zeromq` transport. From below: `wire` (bytes),
 `decoder` and `outbox` (bytes to messages and back, without a socket), `spinning` (when not to
-sleep); the client's `channel`; the broker's `connection`, `acceptor`, `listener`, `plugin`.
+sleep); the client's `calling` and `channel`; the broker's `connection`, `acceptor`, `holdings`,
+`listener`, `plugin`.
 """
 
 from __future__ import annotations
