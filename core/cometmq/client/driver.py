@@ -85,6 +85,7 @@ class Driver:
             flow.close()
             raise
         with self._ctrl_c, self._cond:
+            drove_at_s = self._drove_at_s
             task = self.engine.spawn(flow)
             if self._driving:
                 self._wake()
@@ -92,8 +93,9 @@ class Driver:
                 self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
-            # Decoding may have taken long: the loop thread is not to come between two polls.
-            self._drove_at_s = self.engine.now_s()
+            if self._drove_at_s > drove_at_s:
+                # What came may have taken long: the loop thread is not to come between two polls.
+                self._drove_at_s = self.engine.now_s()
             self._leave()
         self._run_deferred()
         return task.result()
