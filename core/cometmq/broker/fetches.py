@@ -281,7 +281,7 @@ class WaitingFetch:
         rejected = internal_refusal(error, f"a fetch of {self.request.peer.name}")
         self.request.session.on_end.pop(self, None)
         self.hush()
-        self.request.fail(rejected.status, rejected.detail)
+        self.request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)
 
     def part_of(self, turn: int) -> int:
         """Which part comes when: each request begins with another one, so that a queue with much

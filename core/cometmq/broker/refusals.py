@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from cometmq.advice import advice, no_descriptor
 from cometmq.broker.names import shown
 from cometmq.errors import (
     CometError,
@@ -97,7 +98,12 @@ def wrong_answer(hook: Callable[..., object], answer: object, allowed: str) -> P
 
 
 def internal_refusal(error: Exception, what: str) -> Rejected:
-    """What the sender hears when we, or a plugin, made a mistake; we hear all of it."""
+    """What the sender hears when we, or a plugin, made a mistake; we hear all of it. Files that
+    can't be opened are nobody's."""
+    if isinstance(error, OSError) and no_descriptor(error):
+        told = f"{what} needs a file, and none can be opened ({error}): {advice(error)}"
+        logger.warning("%s", told)
+        return Rejected(Status.RETRY, told, 1000)
     logger.error("%s failed", what, exc_info=error)
     if isinstance(error, PluginFailure):
         return Rejected(Status.INTERNAL, str(error))

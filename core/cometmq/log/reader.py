@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from cometmq.advice import no_descriptor
 from cometmq.batch.layout import (
     LENGTH_AT,
     MAGIC,
@@ -81,7 +82,8 @@ class Reader:
         """Batches of the queue from `offset` on that end at or below the position `readable`, as
         many as fit into `max_bytes` and are at hand; at least one if there is any, however large.
 
-        None: the disk is needed; call `read`, which takes the same arguments.
+        None: the disk is needed; call `read`, which takes the same arguments. Raises OSError when
+        no file can be opened any more.
         """
         try:
             plan = self._plan((incarnation, queue), offset, max_bytes, readable)
@@ -167,7 +169,9 @@ class Reader:
         for entry in entries[1:]:
             try:
                 head = read(entry.position, STAMPED_BYTES)
-            except OSError:
+            except OSError as error:
+                if no_descriptor(error):
+                    raise
                 continue
             if head is None:
                 return None
@@ -218,6 +222,8 @@ def _pieces(
         try:
             data = read(start, run[-1].position + run[-1].size - start)
         except OSError as error:
+            if no_descriptor(error):
+                raise  # nobody looked at the file: that is no damage
             if len(run) == 1:
                 yield run[0], str(error)
                 continue
