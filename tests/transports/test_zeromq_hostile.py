@@ -76,7 +76,7 @@ def test_a_message_of_very_many_frames(listen: Listen, receiver: ReceiverThread)
     listener = listen()
     with ZmtpPeer(listener.address).shake_hands() as many:
         many.send(frame(b"", more=True) * 100_000 + frame(b"end") + frame(b"another"))
-        assert many.ended()
+        assert many.ended(60.0)
     receiver.until(lambda: receiver.gone)
     assert receiver.messages == []
     assert listener.counters == {"too_many_frames": 1}
