@@ -178,3 +178,31 @@ def test_weekdays_have_crons_numbers_and_not_the_schedulers(weekdays: str, expec
 def test_weekdays_that_are_none_are_refused(weekdays: str) -> None:
     with pytest.raises(ConfigError, match="give five fields"):
         Cron(f"0 4 * * {weekdays}")
+
+
+def test_starts_without_messages_leave_no_row_of_segments() -> None:
+    rig = CleanupRig()
+
+    async def run(rig: CleanupRig) -> None:
+        pending = rig.post(CLEANUP_RUN, RunCleanup(), CleanupDone)
+        await rig.run_for(60)
+        await rig.reply(pending, CleanupDone)
+
+    async def nothing(rig: CleanupRig) -> None:
+        assert rig.bases()
+
+    async def time_for_old_ones(rig: CleanupRig) -> None:
+        assert len(rig.bases()) > 3
+        await run(rig)
+        assert len(rig.bases()) == 1
+        await rig.fill(0.1)
+
+    async def behind_a_young_message(rig: CleanupRig) -> None:
+        before = rig.bases()
+        assert len(before) == 4
+        await run(rig)
+        assert rig.bases() == before
+
+    scenarios = nothing, nothing, nothing, time_for_old_ones, nothing, nothing
+    for scenario in (*scenarios, behind_a_young_message):
+        rig.run(scenario, at="0 0 1 1 *")

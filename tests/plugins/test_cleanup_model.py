@@ -127,6 +127,8 @@ class Model:
             if here == open_base:
                 return False
             times = [t for p, t in self.stored if here <= p < bases[at + 1]]
+            if here == base and not times:
+                return True
             if times and max(times) <= now_ms:
                 return now_ms - max(times) > self.options.max_age_hours * HOUR_MS
         raise AssertionError("the segment that is written to is always there")

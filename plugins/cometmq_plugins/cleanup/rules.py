@@ -56,10 +56,13 @@ def used_percent(bytes_total: int, bytes_free: int) -> float:
 def is_old(segments: Sequence[SegmentFacts], now_ms: int, max_age_ms: float) -> bool:
     """Whether the first of these segments (oldest first) is too old.
 
-    Age counts from the newest store time that is not in the future. Where a segment has none, or
-    only such as are still to come, it is as old as the one behind it, which is younger; and the
-    one that is written to is always young.
+    One without messages is old from the beginning: nobody misses it, and each start leaves one.
+    Else age counts from the newest store time that is not in the future. Where a segment has only
+    such as are still to come, it is as old as the one behind it, which is younger; and the one
+    that is written to is always young.
     """
+    if segments and segments[0].newest_ms is None:
+        return True
     for segment in segments:
         if segment.newest_ms is not None and segment.newest_ms <= now_ms:
             return now_ms - segment.newest_ms > max_age_ms
