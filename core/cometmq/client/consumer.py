@@ -85,7 +85,7 @@ class PullConsumer(Face):
         again).
         Raises Retryable when the broker can't be reached to begin with, Closed.
         """
-        return self._driver.run(self._reader.poll(max_messages, timeout))
+        return self._driver.run(self._reader.poll(max_messages, timeout), stays=True)
 
     def commit(self, wait: bool = True) -> None:
         """Store, for the group, the places behind what was polled, or sought.

@@ -77,15 +77,15 @@ class Driver:
             raise Closed(FORKED)
         self.engine.check()
 
-    def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end in this thread; flows end by their own deadlines."""
+    def run(self, flow: Flow[T], *, stays: bool = False) -> T:
+        """Run a flow to its end in this thread; flows end by their own deadlines. `stays`: as for
+        `do`."""
         try:
             self.check()
         except Closed:
             flow.close()
             raise
         with self._ctrl_c, self._cond:
-            drove_at_s = self._drove_at_s
             task = self.engine.spawn(flow)
             if self._driving:
                 self._wake()
@@ -93,8 +93,7 @@ class Driver:
                 self._wait(task, None, look=task.done)
             finally:  # interrupted, or closed by another thread
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
-            if self._drove_at_s > drove_at_s:
-                # What came may have taken long: the loop thread is not to come between two polls.
+            if stays:
                 self._drove_at_s = self.engine.now_s()
             self._leave()
         self._run_deferred()
