@@ -72,7 +72,8 @@ class Record(msgspec.Struct, array_like=True, gc=False):
     """What a batch stores of one message; the order of the fields is the format."""
 
     born_time: int
-    """When the producer made the message, in ms since 1970."""
+    """When the producer was given the message, in ms since 1970; in a large batch, when it was
+    given one of the 15 before it; with `send_many`, when that began."""
     body: bytes
     tag: str
     keys: tuple[str, ...]

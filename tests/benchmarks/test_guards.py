@@ -140,8 +140,8 @@ MUTATIONS = {
         "send-soon",
         producing.Accumulator,
         "append_fast",
-        "batch.records.append(record)",
-        "list(); batch.records.append(record)",
+        "records.append(record)",
+        "list(); records.append(record)",
         "steps",
     ),
     "a look at each message in the broker": Mutation(

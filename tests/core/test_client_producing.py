@@ -486,6 +486,26 @@ def test_many_topics_share_the_buffer() -> None:
     assert all(receipt.result().offset < 5 for receipt in receipts)
 
 
+def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before() -> None:
+    rig = ProducerRig(queues=1, linger_ms=10_000)
+    rig.hold_sends()
+    times = [rig.engine.clock.wall_ms()]
+    rig.send_soon(orders(0))
+    for number in range(100):
+        rig.pass_time(0.001)
+        times.append(rig.engine.clock.wall_ms())
+        rig.send_soon(orders(number))
+    rig.broker.on.clear()
+    rig.answer(rig.sends()[0])
+    rig.pass_time(1)
+    batches = [decode_records(parse(batch)) for batch in rig.broker.stored["orders", 0]]
+    born = [record[0] for records in batches for record in records]
+    assert len(batches) == 2 and born[:17] == times[:17], "few messages have their own"
+    for place, moment in enumerate(born):
+        assert moment in times[max(0, place - 15) : place + 1]
+    assert len(set(born)) < 30
+
+
 # --- send_many, one way, flush ---
 
 

@@ -89,6 +89,7 @@ class Batch(Waitable[Stored]):
     """The messages of one topic, queue and level that travel together."""
 
     __slots__ = (
+        "born_ms",
         "buffer",
         "closed",
         "count",
@@ -131,6 +132,8 @@ class Batch(Waitable[Stored]):
         self.owner = owner
         self.records: list[RecordTuple] = []
         """What was appended; once it is closed another list, for those who come too late."""
+        self.born_ms = 0
+        """Wall time when one of its messages looked last."""
         self.plain = True
         """Whether none of them has a tag, keys or properties."""
         self.count = 0

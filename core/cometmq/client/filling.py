@@ -110,6 +110,8 @@ class Filling:
         for part in self._open.values():
             self._accumulator.seal(part.batch)
         self._accumulator.sender.pump()
+        if len(self._parts) > 1:  # what is known already is written down once the last is out
+            await self._engine.sleep(0)
         outcomes: list[Outcome | None] = [None] * self._count
         for place, error in self._outcomes.items():
             outcomes[place] = error

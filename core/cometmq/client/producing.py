@@ -28,12 +28,16 @@ from cometmq.client.validation import (
     header_bytes,
     measure,
     record_of,
+    unencodable,
 )
-from cometmq.errors import CometError, Refused
+from cometmq.errors import CometError
 from cometmq.interfaces import Level
 from cometmq.message import Message
 from cometmq.protocol import Empty, Operation, Send
 
+CLOCK_EVERY = 16
+"""Behind the first so many messages of a batch only every so manieth asks for the time, which is a
+third of an append; the others have that of the last who asked."""
 SHARE_BYTES_MIN = 16 << 10
 """However many batches are open, one may take so much of the buffer."""
 
@@ -86,14 +90,16 @@ class Accumulator:
             return None
         record: RecordTuple
         size_bytes = len(body) + RECORD_BYTES
-        if message.tag or message.keys or message.properties:
-            size_bytes += header_bytes(message, self.engine.connection.limits)
-            record = record_of(self._wall_ms(), body, message)
-            batch.plain = False
-        else:
-            record = (self._wall_ms(), body, "", (), NO_PROPERTIES)
         records = batch.records
         place = len(records)
+        if place < CLOCK_EVERY or not place % CLOCK_EVERY:
+            batch.born_ms = self._wall_ms()
+        if message.tag or message.keys or message.properties:
+            size_bytes += header_bytes(message, self.engine.connection.limits)
+            record = record_of(batch.born_ms, body, message)
+            batch.plain = False
+        else:
+            record = (batch.born_ms, body, "", (), NO_PROPERTIES)
         # From here to the append there is no call at which another thread could come between:
         # a batch never outgrows its limit.
         total = batch.size_bytes + size_bytes
@@ -185,7 +191,7 @@ class Accumulator:
         try:
             buffer = self._shrink(encode_messages(message.topic, queue, [record]))
         except Exception as error:
-            raise _unencodable(error) from error
+            raise unencodable(error) from error
         header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
         call = self.engine.call(Operation.SEND, header, Empty, deadline_s, [buffer])
         call.one_way = True
@@ -272,7 +278,7 @@ class Accumulator:
             batch.buffer = self._shrink(sealed)
             batch.number = number
         except Exception as error:  # a codec raises what it likes, and memory may be short
-            batch.fail(_unencodable(error))
+            batch.fail(unencodable(error))
             self._ended(batch)
             return False
         # However short it goes: the buffer bounds messages as they are.
@@ -392,8 +398,3 @@ class Accumulator:
             return None
         batch = state.open.get(state.queue_of(message.sharding_key))
         return batch if batch is not None and batch.level == level else None
-
-
-def _unencodable(error: Exception) -> Refused:
-    why = str(error) or type(error).__name__
-    return Refused(f"messages that can't be encoded: {why}", "BAD_BATCH")

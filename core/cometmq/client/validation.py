@@ -145,6 +145,12 @@ def queue_of_key(key: str, queues: int) -> int:
         raise Refused(f"sharding key {key!r}: a text is wanted", "BAD_REQUEST") from None
 
 
+def unencodable(error: Exception) -> Refused:
+    """What messages end as that could not be made a batch."""
+    why = str(error) or type(error).__name__
+    return Refused(f"messages that can't be encoded: {why}", "BAD_BATCH")
+
+
 def _text_bytes(what: str, text: object) -> int:
     if not isinstance(text, str):
         raise Refused(f"{what} {text!r} is {type(text).__name__}; text is wanted", "BAD_REQUEST")
