@@ -13,8 +13,10 @@ import pytest
 from cometmq import protocol
 from cometmq.batch import NO_PROPERTIES, RecordTuple, decode_records, parse, text_hash
 from cometmq.client.batching import Receipt, SendResult
+from cometmq.client.closing import EARLY_MAX, PARTIAL_MAX
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
+from cometmq.client.sender import WINDOW
 from cometmq.errors import (
     BufferFull,
     Closed,
@@ -484,6 +486,97 @@ def test_many_topics_share_the_buffer() -> None:
         rig.answer(request)
     rig.pass_time(1)
     assert all(receipt.result().offset < 5 for receipt in receipts)
+
+
+# --- many topics ---
+
+
+def to_topics(rig: ProducerRig, count: int, rounds: int = 1) -> list[Receipt]:
+    """One small message for each of so many topics, round robin."""
+    names = [f"topic-{number}" for _ in range(rounds) for number in range(count)]
+    return [rig.send_soon(Message(name, b"x" * 100)) for name in names]
+
+
+def known_topics(count: int, **options: Any) -> ProducerRig:
+    """A rig that knows so many topics, and whose sends are held from now on."""
+    rig = ProducerRig(queues=1, **options)
+    to_topics(rig, count)
+    rig.broker.requests.clear()
+    rig.hold_sends()
+    return rig
+
+
+def few_at_once(rig: ProducerRig) -> int:
+    """The one that takes the short way is none of a few, but the only one."""
+    return EARLY_MAX + rig.lone
+
+
+def test_many_topics_fill_their_batches_while_a_request_is_on_its_way() -> None:
+    """A message for each of 100 topics, ten times: 1,000 batches of one would be dear."""
+    rig = known_topics(100, linger_ms=10_000)
+    receipts = to_topics(rig, 100, rounds=10)
+    assert [len(bodies(request)) for request in rig.sends()] == [1] * few_at_once(rig)
+    rig.broker.on.clear()
+    for request in list(rig.sends()):
+        rig.answer(request)
+    rig.step()
+    assert all(receipt.done() for receipt in receipts)
+    batches = [batch for request in rig.sends() for batch in bodies(request)]
+    assert len(batches) < 120
+    assert max(len(request.batches) for request in rig.sends()) <= PARTIAL_MAX
+
+
+def test_a_few_topics_go_at_once_and_the_next_when_one_is_answered() -> None:
+    rig = known_topics(5)
+    few = few_at_once(rig)
+    receipts = to_topics(rig, few + 1)
+    assert [len(bodies(request)) for request in rig.sends()] == [1] * few
+    rig.answer(rig.sends()[few - 1])
+    assert len(rig.sends()) == few + 1
+    assert [receipt.done() for receipt in receipts] == [False] * (few - 1) + [True, False]
+
+
+def test_a_light_topic_beside_many_goes_when_its_time_is_over() -> None:
+    """Full batches keep the line busy, and yet it is not kept waiting."""
+    rig = known_topics(100, linger_ms=5, batch_bytes=8_000)
+    to_topics(rig, 100)
+    light = rig.send_soon(Message("light", b"x"))
+    rig.pass_time(0.006)
+    for number in range(60):
+        rig.start(rig.producer.append(Message("busy", bytes(7_000)), None))
+        rig.start(rig.producer.append(Message("busy", bytes(7_000)), None))
+        rig.answer(rig.sends()[number])
+        assert len(rig.sends()) > number + 1, "the line is never free"
+    assert light.done()
+
+
+def test_a_small_buffer_is_shared_by_what_is_used_of_it() -> None:
+    """100 topics have some 30 KB each to fill, whatever a batch may become."""
+    rig = known_topics(100, linger_ms=10_000, buffer_bytes=6_400 << 10)
+    receipts = to_topics(rig, 100, rounds=200)
+    waiting = sum(len(batch.records) for batch in rig.producer.open)
+    assert waiting > len(receipts) - 10, "all have room, none was closed for want of it"
+    rig.broker.on.clear()
+    for request in list(rig.sends()):
+        rig.answer(request)
+    rig.run(rig.producer.flush(None))
+    assert all(receipt.done() for receipt in receipts)
+
+
+def test_a_buffer_full_of_half_filled_batches_goes_by_several_requests() -> None:
+    """None can become fuller, so that there is nothing to wait for."""
+    rig = known_topics(100, linger_ms=10_000, buffer_bytes=400 << 10)
+    flows = [
+        rig.start(rig.producer.append(Message(f"topic-{number % 100}", bytes(1000)), None))
+        for number in range(600)
+    ]
+    assert sum(not flow.done for flow in flows), "the buffer is full"
+    assert len(rig.sends()) == WINDOW
+    rig.broker.on.clear()
+    for request in list(rig.sends()):
+        rig.answer(request)
+    rig.pass_time(11)
+    assert all(flow.result().done() for flow in flows)
 
 
 def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before() -> None:

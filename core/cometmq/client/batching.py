@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import msgspec
 
 from cometmq.batch import NO_PROPERTIES, ProducerTuple, RecordTuple
-from cometmq.client.engine import Timer
 from cometmq.client.flows import Waitable, log
 from cometmq.client.routing import Route
 from cometmq.client.validation import queue_of_key
@@ -95,10 +94,12 @@ class Batch(Waitable[Stored]):
         "count",
         "deadline_s",
         "level",
-        "limit_bytes",
-        "linger",
+        "due_s",
+        "early",
         "last_error",
+        "limit_bytes",
         "maybe_stored",
+        "most_bytes",
         "number",
         "order",
         "owner",
@@ -126,7 +127,9 @@ class Batch(Waitable[Stored]):
         self.queue = queue
         self.level = level
         self.limit_bytes = limit_bytes
-        """Estimated bytes at which it closes."""
+        """Estimated bytes at which it is full, or has to find room for more."""
+        self.most_bytes = limit_bytes
+        """What that may become."""
         self.deadline_s = deadline_s
         """When its sending is given up."""
         self.owner = owner
@@ -152,7 +155,10 @@ class Batch(Waitable[Stored]):
         self.tries = 0
         self.last_error: CometError | None = None
         """Why the last try failed."""
-        self.linger: Timer | None = None
+        self.due_s = 0.0
+        """When it should be on its way, full or not."""
+        self.early = False
+        """It closed before it was full, since nothing of its topic was on its way."""
         self.seen = False
         """Whether anybody asked for the outcome."""
 

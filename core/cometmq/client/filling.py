@@ -146,7 +146,8 @@ class Filling:
             queue = state.queue_of(key)
             part = self._open.get((topic, queue))
             if part is not None:
-                if part.batch.size_bytes + size_bytes <= part.batch.limit_bytes:
+                total = part.batch.size_bytes + size_bytes
+                if total <= part.batch.limit_bytes or accumulator.grow(part.batch, total):
                     return part
                 await self._send(state, queue)
                 continue

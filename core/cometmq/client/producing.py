@@ -1,25 +1,24 @@
 """What both faces of the producer share: from messages to closed batches, and back to results.
 
 Messages are appended to the open batch of their queue without a lock (`append_fast`); everything
-else happens under the driver's. A batch closes when it is full, when nothing is in flight for its
-topic and a request may go (so a lone message never waits), or `linger_ms` after its first message.
+else happens under the driver's. A batch closes when it is full, or earlier (see `closing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
+from cometmq.client.closing import Closing
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.room import Room
 from cometmq.client.routing import REFRESH_S, Routes, gone
-from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
+from cometmq.client.sender import WINDOW, Sender
 from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
     RECORD_BYTES,
@@ -36,10 +35,9 @@ from cometmq.message import Message
 from cometmq.protocol import Empty, Operation, Send
 
 CLOCK_EVERY = 16
-"""Behind the first so many messages of a batch only every so manieth asks for the time, which is a
-third of an append; the others have that of the last who asked."""
-SHARE_BYTES_MIN = 16 << 10
-"""However many batches are open, one may take so much of the buffer."""
+"""Behind so many messages of a batch only one in so many asks for the time, a third of an append."""
+START_BYTES = 4 << 10
+"""What a batch takes of a buffer that is half full; it takes as much again when that is filled."""
 
 
 class Accumulator:
@@ -55,7 +53,12 @@ class Accumulator:
     ) -> None:
         self.engine = engine
         self.options = options
-        self.sender = Sender(engine, self._ended, self._close_idle)
+        self.open: dict[Batch, None] = {}
+        """Batches that are being filled, the oldest first."""
+        self.sender = Sender(engine, self._ended)
+        self._closing = Closing(engine, options, self.sender, self.open, self._close)
+        self.sender.before_request = self._closing.before_request
+        self.may_close = self._closing.may_close
         self.routes = Routes(engine, create=True)
         self.topics: dict[str, TopicState] = {}
         self.sticky: dict[str, Batch] = {}
@@ -65,8 +68,6 @@ class Accumulator:
         self._lock = lock
         self._room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
         self._wall_ms = engine.clock.wall_ms
-        self.open: dict[Batch, None] = {}
-        """Batches that are being filled."""
 
     # --- one message --------------------------------------------------------------------------
 
@@ -100,11 +101,15 @@ class Accumulator:
             batch.plain = False
         else:
             record = (batch.born_ms, body, "", (), NO_PROPERTIES)
-        # From here to the append there is no call at which another thread could come between:
-        # a batch never outgrows its limit.
+        # Up to the append there is no call at which another thread could come between: a batch
+        # never outgrows its limit.
         total = batch.size_bytes + size_bytes
         if total > batch.limit_bytes:
-            return None
+            if batch.limit_bytes == batch.most_bytes:
+                return None
+            with self._lock:
+                grown = self.grow(batch, total)
+            return self.append_fast(message, level) if grown else None
         batch.size_bytes = total
         records.append(record)
         if records[place] is not record:
@@ -115,14 +120,10 @@ class Accumulator:
                     return None
         return Receipt(batch, place)
 
-    def may_close(self, batch: Batch) -> bool:
-        """Whether `close_if_idle` would now close it; needs no lock, so it is only a guess."""
-        return not (batch.topic.in_flight or batch.closed or self.sender.requests >= WINDOW)
-
     def close_if_idle(self, batch: Batch) -> None:
         """Close it when it can go at once, for a lone message's sake."""
         if self.may_close(batch):
-            self._close(batch)
+            self._closing.close_early(batch)
             self.sender.pump()
 
     async def append(self, message: Message, level: Level | None) -> Receipt:
@@ -139,9 +140,8 @@ class Accumulator:
         record = record_of(self._wall_ms(), body, message)
         place = batch.put(record, size_bytes)
         self.close_if_idle(batch)
-        if not batch.closed and batch.linger is None:
-            linger_s = self.engine.now_s() + self.options.linger_ms / 1000
-            batch.linger = self.engine.at(linger_s, partial(self._linger_over, batch))
+        if not batch.closed:
+            self._closing.left_open(batch)
         return Receipt(batch, place)
 
     def begin_lone(self, message: Message, level: Level | None) -> Batch | None:
@@ -249,17 +249,33 @@ class Accumulator:
         self, state: TopicState, queue: int, level: Level | None, size_bytes: int
     ) -> Batch | None:
         """A new batch for a queue, or None when the buffer has no room for it now."""
+        options = self.options
         most = self.engine.connection.limits.batch_bytes - BATCH_OVERHEAD_BYTES
-        share = self.options.buffer_bytes // (4 * (len(self.open) + 1))
-        limit = min(self.options.batch_bytes, most, max(share, SHARE_BYTES_MIN))
-        limit = max(limit, size_bytes)
+        most = max(min(options.batch_bytes, most), size_bytes)
+        limit = most
+        if 2 * (self._room.used_bytes + most) > options.buffer_bytes:
+            limit = max(min(most, START_BYTES), size_bytes)
         if not self._room.take(limit):
             return None
-        deadline_s = self.engine.now_s() + self.options.send_timeout
+        deadline_s = self.engine.now_s() + options.send_timeout
         batch = Batch(state, queue, level, limit, deadline_s, self._owner)
+        batch.most_bytes = most
         batch.reserved_bytes = limit
         self.routes.refresh(state.route.topic)
         return batch
+
+    def grow(self, batch: Batch, size_bytes: int) -> bool:
+        """Let a batch become that large, if there is room; else it is full."""
+        limit = batch.limit_bytes
+        if size_bytes > batch.most_bytes or batch.closed:
+            return False
+        more = min(max(limit, size_bytes - limit), batch.most_bytes - limit)
+        if not self._room.take(more):
+            batch.most_bytes = limit
+            return False
+        batch.limit_bytes += more
+        batch.reserved_bytes += more
+        return True
 
     def seal(self, batch: Batch) -> None:
         """Fix the records of a batch, encode it, hand it to the sender."""
@@ -300,8 +316,9 @@ class Accumulator:
 
     async def wait_for_room(self, deadline_s: float) -> None:
         """Until there may be room for another batch. Raises BufferFull."""
-        if self.open:
-            self._close_idle()  # what they reserved and don't need may be enough
+        blocks = self.options.when_full == "block"
+        if self.open and not (blocks and self.sender.requests >= WINDOW):
+            self._closing.close_oldest()  # none will become fuller
             self.sender.pump()
         else:
             await self._room.wait(deadline_s)
@@ -319,7 +336,8 @@ class Accumulator:
             queue = state.queue_of(key)
             batch = state.open.get(queue)
             if batch is not None:
-                if batch.level == level and batch.size_bytes + size_bytes <= batch.limit_bytes:
+                total = batch.size_bytes + size_bytes
+                if batch.level == level and (total <= batch.limit_bytes or self.grow(batch, total)):
                     return batch
                 self._close(batch)
                 self.sender.pump()
@@ -328,6 +346,7 @@ class Accumulator:
             if batch is not None:
                 state.open[queue] = batch
                 self.open[batch] = None
+                self._closing.opened(batch)
                 if key is None and level == self.options.level:
                     self.sticky[state.route.topic] = batch
                 return batch
@@ -335,41 +354,22 @@ class Accumulator:
 
     def _close(self, batch: Batch) -> None:
         state = batch.topic
-        topic = state.route.topic
         del self.open[batch]
         del state.open[batch.queue]
-        if self.sticky.get(topic) is batch:
-            del self.sticky[topic]
+        if self.sticky.get(state.route.topic) is batch:
+            del self.sticky[state.route.topic]
         state.used(batch.queue)
-        if batch.linger is not None:
-            batch.linger.cancel()
         self.seal(batch)
-
-    def _linger_over(self, batch: Batch) -> None:
-        if not batch.closed:
-            self._close(batch)
-            self.sender.pump()
-
-    def _close_idle(self) -> None:
-        """Let partial batches go, oldest first, up to a request's worth."""
-        size_bytes = 0
-        for batch in list(self.open):
-            if size_bytes >= REQUEST_BYTES:
-                break
-            size_bytes += batch.size_bytes
-            self._close(batch)
 
     def _ended(self, batch: Batch) -> None:
         """A batch is done: give its room back, close what waited for it."""
         batch.buffer = None
         state = batch.topic
         state.in_flight -= 1
-        error = batch.error
-        if isinstance(error, CometError) and gone(error):
+        if isinstance(batch.error, CometError) and gone(batch.error):
             self._forget(state)
-        elif state.open and not state.in_flight:
-            for waiting in list(state.open.values()):
-                self._close(waiting)
+        if batch.early or state.open:
+            self._closing.ended(batch)
         reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
         self._room.give(reserved_bytes)
 

@@ -34,19 +34,18 @@ _OUT_OF_ROW = ("OUT_OF_SEQUENCE", "UNKNOWN_PRODUCER")
 
 
 class Sender:
-    """See the module. `on_done` hears of every batch that ended, `on_idle` when nothing is out
-    or waits to go."""
+    """See the module. `on_done` hears of every batch that ended."""
 
-    def __init__(
-        self, engine: Engine, on_done: Callable[[Batch], None], on_idle: Callable[[], None]
-    ) -> None:
+    def __init__(self, engine: Engine, on_done: Callable[[Batch], None]) -> None:
+        self.before_request: Callable[[bool, bool], None] = lambda line_free, others_wait: None
+        """It may submit what is to go with the next request. It is told whether none is out and
+        nothing waits to go, and whether anything does."""
         self.requests = 0
         """Send requests in flight."""
         self.unfinished: dict[Batch, None] = {}
         """Closed and not done, in the order of closing."""
         self._engine = engine
         self._on_done = on_done
-        self._on_idle = on_idle
         self._numbering = Numbering(engine.environment.random)
         self._lanes: dict[tuple[str, int], SendLane] = {}
         self._ready: deque[SendLane] = deque()
@@ -92,12 +91,10 @@ class Sender:
     def pump(self) -> None:
         """Make requests of what may go."""
         while self.requests < WINDOW and not self._closed:
+            others_wait = bool(self._ready)
+            self.before_request(not (others_wait or self.requests), others_wait)
             if not self._ready:
-                if self.requests:
-                    return
-                self._on_idle()  # partial batches go when the line is free
-                if not self._ready:
-                    return
+                return
             self._request()
 
     def _count_in(self, batch: Batch) -> None:

@@ -1,0 +1,119 @@
+"""Which open batches close before they are full, and when.
+
+A batch whose topic has nothing on its way closes *early*, so a lone message never waits. But a
+batch of one message costs nearly what a full one does. So few early ones are on their way at once;
+and where many batches are open, they fill while a request is on its way, and the oldest go when
+none is. Whatever is behind its `linger_ms` goes with the next request, if others go anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from cometmq.client.batching import Batch
+from cometmq.client.engine import Engine
+from cometmq.client.producer_options import ProducerOptions
+from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
+
+EARLY_MAX = 2
+"""So many early ones are on their way: more would keep client and broker busy with themselves."""
+CROWD = 16
+"""More open batches than this are many."""
+PARTIAL_MAX = 8
+"""So many go together although they are not full, or there would be no time to fill the others."""
+
+
+class Closing:
+    """See the module. `open` are all open batches, the oldest first; `close` closes one. Needs the
+    driver's lock."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: ProducerOptions,
+        sender: Sender,
+        open: dict[Batch, None],
+        close: Callable[[Batch], None],
+    ) -> None:
+        self._engine = engine
+        self._linger_s = options.linger_ms / 1000
+        self._sender = sender
+        self._open = open
+        self._close = close
+        self._early = 0
+        self._armed = False
+
+    @property
+    def crowded(self) -> bool:
+        """Whether many are open."""
+        return len(self._open) > CROWD
+
+    def may_close(self, batch: Batch) -> bool:
+        """Whether it may close early. Without the lock it is only a guess."""
+        if batch.topic.in_flight or batch.closed:
+            return False
+        requests = self._sender.requests
+        if not requests:
+            return True
+        return requests < WINDOW and self._early < EARLY_MAX and len(self._open) <= CROWD
+
+    def close_early(self, batch: Batch) -> None:
+        """Close one that may."""
+        batch.early = True
+        self._early += 1
+        self._close(batch)
+
+    def opened(self, batch: Batch) -> None:
+        """A batch begins."""
+        batch.due_s = self._engine.now_s() + self._linger_s
+
+    def left_open(self, batch: Batch) -> None:
+        """It did not close at once: look after it when it is due, unless others are due before."""
+        self._arm(batch.due_s)
+
+    def ended(self, batch: Batch) -> None:
+        """A batch is done. What waited for it in its topic closes, if few are open."""
+        if batch.early:
+            self._early -= 1
+        topic = batch.topic
+        if topic.open and not (topic.in_flight or self.crowded):
+            for waiting in list(topic.open.values()):
+                self._close(waiting)
+
+    def before_request(self, line_free: bool, others_wait: bool) -> None:
+        """A request can be made. `line_free`: none is on its way and nothing closed waits to go;
+        `others_wait`: something closed does."""
+        if not self._open:
+            return
+        if line_free:
+            self.close_oldest()
+        elif others_wait or not self.crowded:
+            now_s = self._engine.now_s()
+            for batch in list(islice(self._open, PARTIAL_MAX)):
+                if batch.due_s <= now_s:
+                    self._close(batch)
+                elif self.may_close(batch):
+                    self.close_early(batch)
+
+    def close_oldest(self) -> None:
+        """Close the oldest, up to a request's worth."""
+        size_bytes = 0
+        for batch in list(islice(self._open, PARTIAL_MAX)):
+            if size_bytes >= REQUEST_BYTES:
+                break
+            size_bytes += batch.size_bytes
+            self._close(batch)
+
+    def _arm(self, at_s: float) -> None:
+        if not self._armed:
+            self._armed = True
+            self._engine.at(at_s, self._linger_over)
+
+    def _linger_over(self) -> None:
+        self._armed = False
+        self._sender.pump()
+        oldest = next(iter(self._open), None)
+        if oldest is not None:
+            now_s = self._engine.now_s()
+            self._arm(oldest.due_s if oldest.due_s > now_s else now_s + self._linger_s)
