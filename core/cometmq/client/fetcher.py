@@ -13,6 +13,7 @@ from cometmq.client.calls import Call
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import part_failure
+from cometmq.client.pages import keep_pages
 from cometmq.errors import CometError, ConfigError, PositionError, ProtocolError, Retryable
 from cometmq.protocol import (
     Fetch,
@@ -31,7 +32,6 @@ CROWDED_BYTES = 64 * 1024
 AHEAD_FROM_BYTES = 64 * 1024
 """When an answer brought so much, the next one is asked for before anybody looks at it, and the
 broker reads while we decode. Less is decoded sooner than a request is sent."""
-KEPT_BYTES = 4 << 20
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
@@ -70,7 +70,7 @@ class Fetcher:
         self._backoff = Backoff(engine.environment.random)
         self._idle_s = IDLE_FIRST_S
         self._paused = False
-        _keep_pages()
+        keep_pages()
 
     def pump(self) -> None:
         """Ask for more, for every queue that wants it, if there is room for it."""
@@ -213,13 +213,3 @@ class Fetcher:
     def _resume(self) -> None:
         self._paused = False
         self.pump()
-
-
-def _keep_pages() -> None:
-    """Have the C library keep the memory of one poll's messages for those of the next.
-
-    What is freed at the end of its heap glibc gives back to the system beyond twice the largest
-    block that it has seen come and go; each page then has to be found and cleared anew, which is a
-    tenth of what a message of 1 KiB costs. Of this block no page is ever touched.
-    """
-    bytes(KEPT_BYTES)

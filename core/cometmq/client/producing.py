@@ -35,7 +35,7 @@ from cometmq.message import Message
 from cometmq.protocol import Empty, Operation, Send
 
 CLOCK_EVERY = 16
-"""Behind so many messages of a batch only one in so many asks for the time, a third of an append."""
+"""Behind so many messages of a batch one in so many asks for the time: a third of an append."""
 START_BYTES = 4 << 10
 """What a batch takes of a buffer that is half full; it takes as much again when that is filled."""
 

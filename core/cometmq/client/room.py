@@ -6,6 +6,7 @@ from collections import deque
 
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Waitable
+from cometmq.client.pages import keep_pages
 from cometmq.errors import BufferFull
 
 
@@ -18,6 +19,7 @@ class Room:
         self._size_bytes = size_bytes
         self._block = block
         self._waiting: deque[Waitable[None]] = deque()
+        keep_pages()
 
     def take(self, size_bytes: int) -> bool:
         """Take bytes if they are there; a message larger than the whole buffer goes alone."""
