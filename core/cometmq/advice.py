@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import errno
 
-_ADVICE = {
+_NO_DESCRIPTOR = {
     errno.EMFILE: "raise the limit on open files of this process (`ulimit -n`, LimitNOFILE)",
     errno.ENFILE: "raise the limit on open files of the whole system (`sysctl fs.file-max`)",
+}
+_ADVICE = _NO_DESCRIPTOR | {
+    errno.ENOENT: "find out who takes away files of the data folder, bring them back if you can",
 }
 
 
 def advice(error: BaseException) -> str:
     """A clause for the end of a sentence that names the error: which limit to raise if no file
-    could be opened any more, else to check the disk."""
+    could be opened any more, who to look for if one is gone, else to check the disk."""
     found = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     return found or "check the disk"
 
 
 def no_descriptor(error: OSError) -> bool:
     """Whether nothing was tried, since no file could be opened."""
-    return error.errno in _ADVICE
+    return error.errno in _NO_DESCRIPTOR

@@ -98,6 +98,10 @@ class File(Protocol):
     def sync_blocking(self) -> None:
         """The same in the calling thread."""
 
+    def is_deleted(self) -> bool:
+        """Whether nobody can open it any more by any name, so that its bytes go when it is closed.
+        Waits for no disk. Raises OSError."""
+
     def close(self) -> None:
         """Close; no sync is implied. A file that nobody holds any more closes by itself, so that
         one thread may drop it while another one still reads."""

@@ -88,6 +88,9 @@ class MemoryFile:
     def sync_blocking(self) -> None:
         """Nothing to do: there is nothing that memory would survive."""
 
+    def is_deleted(self) -> bool:
+        return not self._files.holds(self._content)
+
     def close(self) -> None:
         """Nothing to do: the content lives as long as its name or a handle."""
 
@@ -179,6 +182,10 @@ class MemoryFiles:
         if end <= content.size:
             return end
         return min(end, content.size + max(0, self.capacity_bytes - self._used()))
+
+    def holds(self, content: Content) -> bool:
+        """Whether some name leads to it."""
+        return content in self._names.values()
 
     def error(self, number: int, path: str) -> OSError:
         return OSError(number, os.strerror(number), path)

@@ -134,6 +134,9 @@ class RealFile:
         except OSError as error:
             raise self._named(error) from None
 
+    def is_deleted(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0
+
     def close(self) -> None:
         self._finalizer()
         self._fd = -1

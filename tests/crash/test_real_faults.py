@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cometmq import Admin, Message, Producer
-from cometmq.errors import Retryable
+from cometmq.errors import CometError, Retryable
 from cometmq.testing.history import History, check_history, describe
 from cometmq.testing.loop_disk import LoopDisk, why_not
 from cometmq.testing.process import BrokerProcess, run_mq
@@ -164,6 +164,21 @@ def test_a_limit_on_the_size_of_files_is_told_by_name(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, "--config", str(config), prefix=prefix) as broker:
         with Producer(broker.address) as producer:
             assert producer.send(Message(TOPIC, b"more")).offset == stored
+
+
+def test_a_data_folder_deleted_under_a_broker_ends_it_before_it_says_anything(
+    tmp_path: Path,
+) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        with Producer(broker.address, send_timeout=2) as producer:
+            producer.send(Message(TOPIC, b"kept"), level="disk")
+            shutil.rmtree(broker.data)
+            with pytest.raises(CometError):
+                producer.send(Message(TOPIC, b"gone"), level="disk")
+        assert ended(broker)
+        assert broker.stop() != 0
+        told = broker.log.read_text()
+        assert str(broker.data / "log") in told and "who takes away files" in told
 
 
 def test_a_disk_filled_by_somebody_else_and_freed_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from cometmq.errors import LogError, LogStopped, NoSpace
+from cometmq.interfaces import Level
 from cometmq.log import Appended, Log, LogSettings, Outcome
 from cometmq.protocol import Status
 from cometmq.testing.files import Operation
@@ -42,6 +43,48 @@ async def test_after_one_failed_sync_nothing_is_acknowledged_any_more(
     log = await kit.open(settings=SETTINGS)
     assert log.next_offset(1, 0) == (2 if power else 3)
     assert (await kit.send(0, 1)).base_offset == log.next_offset(1, 0) - 1
+
+
+@pytest.mark.parametrize("level", ["disk", "memory"])
+@in_loop
+async def test_what_is_written_to_a_deleted_segment_is_never_acknowledged(
+    kit: LogKit, level: Level
+) -> None:
+    """As by `rm -rf` of the data folder. What needs no sync is stopped by the next one."""
+    log = await kit.open(settings=SETTINGS)
+    await kit.send(0, 2)
+    path = kit.paths()[0]
+    kit.environment.files.unlink(path)
+    outcomes = kit.wait(level, kit.append(0, 1))
+    log.write()
+    await kit.settle(1)
+    assert outcomes == [Outcome.DROPPED if level == "disk" else Outcome.REACHED]
+    assert path in log.stopped and "who takes away files" in log.stopped
+    with pytest.raises(LogStopped):
+        kit.append(0, 1)
+    await log.close()
+
+
+@in_loop
+async def test_a_segment_deleted_by_the_broker_itself_during_a_sync_stops_nothing(
+    kit: LogKit,
+) -> None:
+    log = await kit.open(settings=SETTINGS)
+    await kit.send(0, 2)
+    end = log.appended
+    files = kit.environment.files
+    files.hold_syncs()
+    outcomes = kit.wait("disk", kit.append(0, 1))
+    log.write()
+    await kit.settle()
+    assert files.held == 1
+    files.holding = False  # those to come don't wait
+    log.truncate(end)
+    files.release_syncs()
+    await kit.settle(1)
+    assert outcomes == [Outcome.DROPPED] and not log.stopped
+    await kit.send(0, 1)
+    assert len((await consume(log)).bodies) == 3
 
 
 def await_nothing(log: Log) -> Appended:

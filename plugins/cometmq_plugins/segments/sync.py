@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 
 from cometmq.advice import advice, no_descriptor
@@ -81,8 +82,9 @@ class Unsynced:
         self.check()
         pending, names = self._pending(), self._names_changed
         try:
-            for _, file, _ in pending:
+            for entry, file, _ in pending:
                 await file.sync()
+                self._check_kept(entry, file)
             if names != self._names_synced:
                 await self._threads.run(partial(self._files.sync_folder, self._folder))
         except OSError as error:
@@ -95,14 +97,21 @@ class Unsynced:
         self.check()
         pending, names = self._pending(), self._names_changed
         try:
-            for _, file, _ in pending:
+            for entry, file, _ in pending:
                 file.sync_blocking()
+                self._check_kept(entry, file)
             if names != self._names_synced:
                 self._files.sync_folder(self._folder)
         except OSError as error:
             self.stop(error)
             raise
         self._settle(pending, names)
+
+    def _check_kept(self, entry: Entry, file: File) -> None:
+        """What was synced is on disk only as long as the file has a name. The broker removes none
+        that it has not forgotten before, in this thread. Raises OSError."""
+        if entry in self._entries and file.is_deleted():
+            raise OSError(errno.ENOENT, "somebody deleted it while it was written to", entry.path)
 
     def _pending(self) -> _Pending:
         return [
