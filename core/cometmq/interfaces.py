@@ -29,6 +29,10 @@ LEVELS: tuple[Level, ...] = ("memory", "disk", "quorum")
 # --- storage (slot) ---------------------------------------------------------------------------
 
 
+BASE_MAX = 1 << 63
+"""Behind this base there may be a log of any length before positions, of 64 bits, end."""
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One file of the log as it lies there."""
 

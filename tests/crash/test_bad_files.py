@@ -19,6 +19,7 @@ from cometmq.batch.layout import (
 )
 from cometmq.errors import LogError
 from cometmq.log import LogSettings
+from cometmq.log.verification import verify_log
 from cometmq.testing.log_kit import DATA, LogKit, in_loop, two_segments
 from cometmq.testing.log_reader import consume
 
@@ -204,8 +205,12 @@ async def test_a_name_that_no_log_gets_to_is_told_and_nothing_is_written(
     kit.environment.files.open(path, create=True)
     with pytest.raises(LogError, match=f"{base}.seg; move the file away"):
         await kit.open(settings=SETTINGS)
+    kit.kill()
+    report = verify_log(kit.environment.files, DATA)
+    assert [(bad.kind, bad.file) for bad in report.findings] == [("name", path)]
     kit.environment.files.unlink(path)
     assert kit.content() == before
+    assert verify_log(kit.environment.files, DATA).intact
     await kit.open(settings=SETTINGS)  # nobody holds the lock
 
 

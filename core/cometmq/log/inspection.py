@@ -12,7 +12,7 @@ import msgspec
 from cometmq.batch import Batch, Kind, seed
 from cometmq.environment import File, Files
 from cometmq.errors import BatchError, LogError
-from cometmq.interfaces import Segment
+from cometmq.interfaces import BASE_MAX, Segment
 from cometmq.log.checkpoint import read_checkpoint
 from cometmq.log.kinds import CORE_KINDS
 from cometmq.log.scan import WINDOW_BYTES, Problem
@@ -146,7 +146,11 @@ class _Inspection:
         for name in names:
             path = f"{self._folder}/{name}"
             stem, _, suffix = name.partition(".")
-            if len(stem) == _DIGITS and stem.isdecimal() and f".{suffix}" == _SEGMENT:
+            named = len(stem) == _DIGITS and stem.isdecimal() and f".{suffix}" == _SEGMENT
+            if named and int(stem) > BASE_MAX:
+                text = f"no log gets as far as the name of {path}; move the file away"
+                self._find("name", path, 0, text)
+            elif named:
                 file = self._open[int(stem)] = self._files.open_for_reading(path)
                 yield Segment(int(stem), file.size(), path)
             elif name.endswith(_SEGMENT):

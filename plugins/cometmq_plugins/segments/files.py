@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from cometmq.environment import Buffer, File, Files
 from cometmq.errors import LogError
+from cometmq.interfaces import BASE_MAX
 
 _OPEN_FILES = 64
 _OPEN_SHARE = 8
@@ -17,9 +18,6 @@ _OPEN_SHARE = 8
 for the folder, without which nothing can be synced."""
 _NAME = re.compile(r"(\d{20})\.seg")
 _SIDE = re.compile(r"(\d{20})\.(?!seg$)[a-z0-9.]+")
-_BASE_MAX = 1 << 63
-"""Behind it there may be a log of any length before positions, which have 64 bits, come to an end.
-"""
 _SCAN_BYTES = 1 << 20
 
 
@@ -87,7 +85,7 @@ class SegmentTable:
             match = _NAME.fullmatch(name)
             if match is not None:
                 path = f"{self._folder}/{name}"
-                if int(match[1]) > _BASE_MAX:
+                if int(match[1]) > BASE_MAX:
                     raise LogError(f"no log gets as far as the name of {path}; move the file away")
                 file = self._files.open_for_reading(path)
                 entry = Entry(int(match[1]), path, file.size())
