@@ -8,6 +8,7 @@ scenario is the deadly one. What it leaves stays in a folder of its own: `SCENAR
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import sys
@@ -177,6 +178,25 @@ async def roll(kit: Kit) -> None:
     await kit.send(1)
 
 
+async def taken_back(kit: Kit) -> None:
+    """The old segment can't be closed, so the new one is removed again; the next try works."""
+    await kit.log.open()
+    await kit.checkpointed()
+    kit.append(2)
+    seal = kit.storage.seal
+
+    def refuse(end: int) -> None:
+        raise OSError(errno.EIO, "not now")
+
+    kit.storage.seal = refuse  # type: ignore[method-assign]
+    kit.ready()
+    assert not kit.log.roll()
+    await kit.send(1)
+    kit.storage.seal = seal  # type: ignore[method-assign]
+    assert kit.log.roll()
+    await kit.send(2)
+
+
 async def checkpoint(kit: Kit) -> None:
     await kit.log.open()
     await kit.rolled()
@@ -212,6 +232,7 @@ SCENARIOS = [
     Scenario("start on a torn end", torn, start),
     Scenario("clean stop", some, stop),
     Scenario("roll", some, roll),
+    Scenario("roll taken back", some, taken_back),
     Scenario("checkpoint", some, checkpoint),
     Scenario("trim", some, trim),
     Scenario("cut", some, cut),
