@@ -103,6 +103,25 @@ def test_who_sends_only_garbage_is_told_why_it_is_cut_off() -> None:
     asyncio.run(scenario())
 
 
+def test_hellos_and_goodbyes_in_between_forgive_no_garbage() -> None:
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            bad = rig.stranger()
+            for number in range(1, GARBAGE_MAX):
+                bad.post_raw([b"x"])
+                if number % 3:
+                    await bad.hello("bad" if number % 2 else "worse")
+                else:
+                    await bad.ask(Operation.GOODBYE, Goodbye())
+            bad.post_raw([b"x"])
+            await rig.settle()
+            bad._receive()
+            assert len(bad.unasked) == GARBAGE_MAX
+            assert "so this connection is closed" in bad.unasked[-1].header.detail
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("operation", "header", "status"),
     [

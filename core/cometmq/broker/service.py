@@ -12,6 +12,7 @@ from cometmq.broker.fetches import Fetches
 from cometmq.broker.filtering import Filters
 from cometmq.broker.gate import Gate
 from cometmq.broker.groups import Groups
+from cometmq.broker.held import Held
 from cometmq.broker.offset_operations import OffsetOperations
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.sends import Sends
@@ -59,20 +60,21 @@ class Service:
             before_delete=self.commits.flush,
         )
         self.groups = Groups(broker, self.sessions, catalog, gate, self.commits)
-        tenures = self.groups.tenures
+        tenures, held = self.groups.tenures, Held(limits.held_bytes)
         self.fetches = Fetches(
             log,
             catalog,
             gate,
             limits,
             clock,
+            held,
             tenures,
             Filters(composition.collect("filters")),
             chain("fetch_wait"),
             park.drop,
         )
         self.dispatcher = Dispatcher(
-            log, self.sessions, gate, clock, limits, self._welcome, self.commits.flush
+            log, self.sessions, gate, clock, limits, held, self._welcome, self.commits.flush
         )
         self.damage_reports = DamageReports(log, catalog, gate, clock)
         self._features = [name for _, names in composition.collect("features") for name in names]
@@ -143,8 +145,7 @@ class Service:
 
     def _goodbye(self, request: Request, header: Goodbye, body: Body) -> None:
         request.answer(Empty())
-        self.sessions.end(request.session, "said good-bye")
-        self.sessions.stranger(request.peer)
+        self.sessions.end_politely(request.session, "said good-bye")
 
     def _info(self, request: Request, header: BrokerInfo, body: Body) -> None:
         self._gate.check(request.session, "BROKER_INFO", "")

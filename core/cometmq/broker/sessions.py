@@ -145,7 +145,7 @@ class Sessions:
         if own is not None:
             if own.client_id == hello.client_id:
                 self._goes_on(own)
-            self.end(own, "said hello again")
+            self.end_politely(own, "said hello again")
         self._replace_older(hello, principal)
         if len(self._by_peer) >= self._limits.connections:
             raise Rejected(
@@ -156,8 +156,9 @@ class Sessions:
         self._given += 1
         session = Session(self._given, hello, peer, principal)
         session.seen_s = self.now_s()
+        before = self._strangers.pop(peer, None)
+        session.garbage = 0 if before is None else before.garbage
         self._by_peer[peer] = session
-        self._strangers.pop(peer, None)
         self._by_client[session.client_id] = session
         return session
 
@@ -173,6 +174,11 @@ class Sessions:
         for undo in list(session.on_end.values()):
             undo()
         session.on_end.clear()
+
+    def end_politely(self, session: Session, reason: str) -> None:
+        """The same, but its peer stays, and is who it was."""
+        self.end(session, reason)
+        self.stranger(session.peer).garbage = session.garbage
 
     def sweep(self) -> int:
         """End sessions that were silent for too long and drop their peers; how many. Drop the
