@@ -256,7 +256,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Requests parked at the broker, all connections together."""
     held_bytes: int = 1 << 30
     """Unfinished messages and unread replies, all connections of a listener together; as much may
-    requests have that wait for a plugin or the disk, all connections of the broker together."""
+    requests have that wait for a plugin or the disk, with what they may bring, all connections of
+    the broker together."""
 
 
 class Listener(Protocol):

@@ -12,7 +12,14 @@ import msgspec
 
 from cometmq import protocol
 from cometmq.broker.gate import Gate
-from cometmq.broker.refusals import Rejected, internal_refusal, log_refusal, told_refusal
+from cometmq.broker.held import GiveBack, Held
+from cometmq.broker.refusals import (
+    RETRY_AFTER_MS,
+    Rejected,
+    internal_refusal,
+    log_refusal,
+    told_refusal,
+)
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
@@ -25,7 +32,6 @@ from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Any, Body], None]
-RETRY_AFTER_MS = 100
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
 thousands would take the time of everybody else."""
@@ -59,6 +65,7 @@ class Dispatcher:
         gate: Gate,
         clock: Clock,
         limits: Limits,
+        held: Held,
         welcome: Callable[[Session], HelloReply],
         before_write: Callable[[], None],
     ) -> None:
@@ -72,8 +79,7 @@ class Dispatcher:
         self._before_write = before_write
         self._routes: dict[int, Route] = {}
         self._tasks = Tasks()
-        self._held_bytes = 0
-        """Of requests that wait for a plugin or the disk."""
+        self._held = held
         self.unready = ""
         """Why requests are refused: the broker has not begun, or is about to stop."""
         self.requests = 0
@@ -215,8 +221,8 @@ class Dispatcher:
         if delay_ms:
             at_s = self._clock.monotonic_s() + delay_ms / 1000
             step = partial(route.handle, request, message, body)
-            size_bytes = self._hold(request)
-            self._clock.call_at(at_s, lambda: self._later(step, request, size_bytes))
+            give_back = self._held.take(request)
+            self._clock.call_at(at_s, lambda: self._later(step, request, give_back))
             return
         try:
             route.handle(request, message, body)
@@ -226,21 +232,7 @@ class Dispatcher:
     def _begin_again(self, step: Callable[[], None], request: Request) -> None:
         """Look-ups come before anything is changed, so a handler can do so, once it has what it
         needs."""
-        self._tasks.spawn(self._slowly(request, step, self._hold(request)))
-
-    def _hold(self, request: Request) -> int:
-        """A request is kept whole, for a plugin's or the disk's sake: its bytes, which are to be
-        given back. Raises Rejected if all connections together have too many of them."""
-        held, allowed = self._held_bytes, self._limits.held_bytes
-        if held + request.size_bytes > allowed:
-            raise Rejected(
-                Status.RETRY,
-                f"{held} bytes of requests wait for a plugin or the disk, {allowed} are allowed "
-                "(limits.held_bytes): try again later",
-                RETRY_AFTER_MS,
-            )
-        self._held_bytes += request.size_bytes
-        return request.size_bytes
+        self._tasks.spawn(self._slowly(request, step, self._held.take(request)))
 
     async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
         try:
@@ -251,14 +243,16 @@ class Dispatcher:
             request.answer(reply)
         self._write()
 
-    async def _slowly(self, request: Request, step: Callable[[], None], size_bytes: int) -> None:
+    async def _slowly(
+        self, request: Request, step: Callable[[], None], give_back: GiveBack
+    ) -> None:
         """Do it once the parts of the queue index that it needs were read from disk."""
         try:
             await self._log.when_loaded(step)
         except Exception as error:
             self._refuse(request, error)
         finally:
-            self._held_bytes -= size_bytes
+            give_back()
         self._write()
 
     def _check_credit(self, request: Request) -> None:
@@ -272,9 +266,9 @@ class Dispatcher:
                 RETRY_AFTER_MS,
             )
 
-    def _later(self, step: Callable[[], None], request: Request, size_bytes: int) -> None:
+    def _later(self, step: Callable[[], None], request: Request, give_back: GiveBack) -> None:
         """A delayed request is due."""
-        self._held_bytes -= size_bytes
+        give_back()
         if not request.session.open:
             request.drop()
             return

@@ -16,9 +16,11 @@ SCAN_BYTES = 4 << 20
 class Reply:
     """Results of the parts of a fetch, in whatever order."""
 
-    __slots__ = ("_parts", "results", "room", "scan_room")
+    __slots__ = ("_parts", "most_bytes", "results", "room", "scan_room")
 
     def __init__(self, room: int) -> None:
+        self.most_bytes = room
+        """What it may come to, but for a single batch that is larger."""
         self.room = room
         """Bytes that may still be added."""
         self.scan_room = SCAN_BYTES

@@ -11,6 +11,7 @@ from cometmq.broker.fetch_reply import SCAN_BYTES, Reply
 from cometmq.broker.fetch_turns import TURN_BYTES, FetchTurns
 from cometmq.broker.filtering import Filters, filtered
 from cometmq.broker.gate import Gate
+from cometmq.broker.held import GiveBack, Held
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
 from cometmq.broker.refusals import PARTS_MAX, Rejected, check_group, internal_refusal, wrong_answer
@@ -40,6 +41,7 @@ class Fetches:
         gate: Gate,
         limits: Limits,
         clock: Clock,
+        held: Held,
         tenures: Tenures,
         filters: Filters,
         fetch_wait: tuple[FetchWait, ...],
@@ -51,6 +53,7 @@ class Fetches:
         self._gate = gate
         # A reply's batches have to fit into one frame.
         self.bytes_max = limits.batch_bytes
+        self._held = held
         self._tenures = tenures
         self._filters = filters
         self._fetch_wait = fetch_wait
@@ -95,8 +98,14 @@ class Fetches:
         return filtered(selector, batches, self._seed, self.bytes_max)
 
     def read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
-        """Go on with the part whose turn it is, waiting for the disk."""
-        self._tasks.spawn(self._read_slowly(fetch, reply, turn))
+        """Go on with the part whose turn it is, waiting for the disk. Where too much waits already,
+        only what is at hand is answered; if that is nothing, it has to be tried again."""
+        try:
+            give_back = self._held.take(fetch.request, reply.most_bytes)
+        except Rejected as error:
+            fetch.answer_at_hand(reply, turn, error)
+            return
+        self._tasks.spawn(self._read_slowly(fetch, reply, turn, give_back))
 
     async def stop(self) -> None:
         """Let no read outlive the log."""
@@ -123,7 +132,9 @@ class Fetches:
         fetch.hush()
         self._drop(fetch)
 
-    async def _read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
+    async def _read_slowly(
+        self, fetch: WaitingFetch, reply: Reply, turn: int, give_back: GiveBack
+    ) -> None:
         pending: int | None = turn
         try:
             while pending is not None:
@@ -136,6 +147,8 @@ class Fetches:
             raise
         except Exception as error:
             fetch.failed(error)
+        finally:
+            give_back()
 
     async def _judged(self, incarnation: int, part: FetchPart) -> int | None:
         """See `go_on_from`; waits for the disk."""
@@ -246,6 +259,20 @@ class WaitingFetch:
         except Exception as error:
             self.failed(error)
 
+    def answer_at_hand(self, reply: Reply, turn: int, error: Rejected) -> None:
+        """Do without the parts that need the disk, as that of this turn; `error` says why."""
+        pending: int | None = turn
+        try:
+            while pending is not None:
+                pending = self.collect(reply, pending + 1)
+        except Exception as another:
+            self.failed(another)
+            return
+        if reply.results:
+            self.answer(reply)
+        else:
+            self.failed(error)
+
     def answer_empty(self) -> None:
         if not self._told:
             self.answer(Reply(0))
@@ -277,8 +304,12 @@ class WaitingFetch:
         self.request.answer(FetchReply(results, [len(batch) for batch in batches]), batches)
 
     def failed(self, error: Exception) -> None:
-        """A mistake of ours (or a disk that can't be read) must not leave it without an answer."""
-        rejected = internal_refusal(error, f"a fetch of {self.request.peer.name}")
+        """A mistake of ours (or a disk that can't be read) must not leave it without an answer, nor
+        a refusal."""
+        if isinstance(error, Rejected):
+            rejected = error
+        else:
+            rejected = internal_refusal(error, f"a fetch of {self.request.peer.name}")
         self.request.session.on_end.pop(self, None)
         self.hush()
         self.request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)

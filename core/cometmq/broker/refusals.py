@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MEMBER_MAX = 255
 PARTS_MAX = 4096
 """Queues that one request may be about."""
+RETRY_AFTER_MS = 100
+"""When it is worth trying again what is refused for a moment."""
 
 
 class Rejected(CometError):
