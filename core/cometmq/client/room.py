@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from cometmq.client.batching import Batch
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Waitable
 from cometmq.client.pages import keep_pages
@@ -26,6 +27,19 @@ class Room:
         if self.used_bytes and self.used_bytes + size_bytes > self._size_bytes:
             return False
         self.used_bytes += size_bytes
+        return True
+
+    def grow(self, batch: Batch, size_bytes: int) -> bool:
+        """Let a batch become that large, if there is room; else it is full."""
+        limit = batch.limit_bytes
+        if size_bytes > batch.most_bytes or batch.closed:
+            return False
+        more = min(max(limit, size_bytes - limit), batch.most_bytes - limit)
+        if not self.take(more):
+            batch.most_bytes = limit
+            return False
+        batch.limit_bytes += more
+        batch.reserved_bytes += more
         return True
 
     def give(self, size_bytes: int) -> None:
