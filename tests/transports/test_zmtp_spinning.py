@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -324,6 +325,17 @@ def test_a_client_looks_unless_its_process_has_other_threads(
                 client.take()
         assert spin.told == 10
         assert spin.found == (0 if others else 10)
+
+
+@pytest.mark.parametrize(
+    ("names", "others"), [([], False), (["mq-client"] * 2, False), (["mq-client", "mq-t-0"], True)]
+)
+def test_workers_that_run_handlers_are_threads_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], others: bool
+) -> None:
+    threads = [threading.current_thread(), *(threading.Thread(name=name) for name in names)]
+    monkeypatch.setattr(threading, "enumerate", lambda: threads)
+    assert channel._has_other_threads() == others
 
 
 def test_a_wait_for_which_nothing_was_asked_is_slept(listener: ZmtpListener) -> None:
