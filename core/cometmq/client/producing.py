@@ -16,7 +16,7 @@ from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.producer_options import ProducerOptions
-from cometmq.client.room import Room
+from cometmq.client.room import STEP_BYTES, Room
 from cometmq.client.routing import REFRESH_S, Routes, gone
 from cometmq.client.sender import WINDOW, Sender
 from cometmq.client.validation import (
@@ -36,8 +36,6 @@ from cometmq.protocol import Empty, Operation, Send
 
 CLOCK_EVERY = 16
 """Behind so many messages of a batch one in so many asks for the time: a third of an append."""
-START_BYTES = 4 << 10
-"""What a batch takes of a buffer that is half full; it takes as much again when that is filled."""
 
 
 class Accumulator:
@@ -101,15 +99,11 @@ class Accumulator:
             batch.plain = False
         else:
             record = (batch.born_ms, body, "", (), NO_PROPERTIES)
-        # Up to the append there is no call at which another thread could come between: a batch
-        # never outgrows its limit.
-        total = batch.size_bytes + size_bytes
-        if total > batch.limit_bytes:
-            if batch.limit_bytes == batch.most_bytes:
+        # From the last comparison to the append there is no call at which another thread could
+        # come between: a batch never outgrows its limit.
+        while (total := batch.size_bytes + size_bytes) > batch.limit_bytes:
+            if not self.room.grow(batch, size_bytes):
                 return None
-            with self._lock:
-                grown = self.room.grow(batch, total)
-            return self.append_fast(message, level) if grown else None
         batch.size_bytes = total
         records.append(record)
         if records[place] is not record:
@@ -260,7 +254,7 @@ class Accumulator:
         most = max(min(options.batch_bytes, most), size_bytes)
         limit = most
         if 2 * (self.room.used_bytes + most) > options.buffer_bytes:
-            limit = max(min(most, START_BYTES), size_bytes)
+            limit = max(min(most, STEP_BYTES), size_bytes)
         if not self.room.take(limit):
             return None
         deadline_s = self.engine.now_s() + options.send_timeout
@@ -330,10 +324,11 @@ class Accumulator:
             batch = state.open.get(queue)
             if batch is not None:
                 total = batch.size_bytes + size_bytes
-                if batch.level == level and (
-                    total <= batch.limit_bytes or self.room.grow(batch, total)
-                ):
-                    return batch
+                if batch.level == level and total <= batch.most_bytes:
+                    if total <= batch.limit_bytes or self.room.grow(batch, size_bytes):
+                        return batch
+                    await self.wait_for_room(deadline_s)
+                    continue
                 self._close(batch)
                 self.sender.pump()
                 continue

@@ -10,6 +10,10 @@ from cometmq.client.flows import Waitable
 from cometmq.client.pages import keep_pages
 from cometmq.errors import BufferFull
 
+STEP_BYTES = 4 << 10
+"""What a batch takes at a time of a buffer that is half full. What one has and does not need is
+missing for all others, which then go before they are full."""
+
 
 class Room:
     """So many bytes, taken and given back; whoever finds none waits or is told so."""
@@ -30,15 +34,17 @@ class Room:
         return True
 
     def grow(self, batch: Batch, size_bytes: int) -> bool:
-        """Let a batch become that large, if there is room; else it is full."""
+        """Let a batch take so many bytes more; False: it is full, or the buffer is. In any thread,
+        without a lock: there is no call in it at which another one could come between."""
         limit = batch.limit_bytes
-        if size_bytes > batch.most_bytes or batch.closed:
+        more = STEP_BYTES if size_bytes < STEP_BYTES else size_bytes
+        if limit + more > batch.most_bytes:
+            more = batch.most_bytes - limit
+        used = self.used_bytes + more
+        if batch.size_bytes + size_bytes > limit + more or used > self._size_bytes or batch.closed:
             return False
-        more = min(max(limit, size_bytes - limit), batch.most_bytes - limit)
-        if not self.take(more):
-            batch.most_bytes = limit
-            return False
-        batch.limit_bytes += more
+        self.used_bytes = used
+        batch.limit_bytes = limit + more
         batch.reserved_bytes += more
         return True
 
