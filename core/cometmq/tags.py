@@ -15,9 +15,14 @@ _WRONG_OPERATOR = re.compile(r"[&|]+|[,;](?=\s)|(?<=\s)(and|or|not)(?=\s)", re.I
 def parse_tags(expression: str) -> frozenset[str] | None:
     """The tags that `expression` names; None when it takes all messages (`*`, or nothing).
 
-    Raises Refused for an expression with an empty place, as in `a || || b`, or with another
+    Raises Refused for what is no text, for an empty place, as in `a || || b`, and for another
     operator than `||`, which would match nothing without a word.
     """
+    if type(expression) is not str:
+        raise Refused(
+            f"tags={expression!r}: a text is wanted, as in 'paid || refunded'; all tags are '*'",
+            "BAD_REQUEST",
+        )
     text = expression.strip()
     if text in ("", ALL):
         return None

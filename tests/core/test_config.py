@@ -190,6 +190,7 @@ def test_a_mistake_in_a_variable(variable: str, value: str, expected: str) -> No
 def test_a_mistake_on_the_command_line() -> None:
     assert mistake(plugins="A b").startswith("command line: `plugins.enable` is ['A b'], but")
     assert mistake(plugins=3).startswith("command line: `plugins` is 3, but it must be names")
+    assert mistake(log={}).startswith("command line: `log` is a section; name one of its keys")
     assert mistake(broker__foo=1).startswith("command line: [broker] has no key `foo`; known are")
 
 

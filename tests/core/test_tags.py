@@ -39,6 +39,12 @@ def test_what_it_refuses(expression: str) -> None:
         parse_tags(expression)
 
 
+@pytest.mark.parametrize("expression", [None, ["paid"]])
+def test_what_is_no_text_is_refused(expression: Any) -> None:
+    with pytest.raises(Refused, match="a text is wanted"):
+        parse_tags(expression)
+
+
 def test_a_coroutine_function_is_no_handler_of_the_sync_face(mq_broker: EmbeddedBroker) -> None:
     async def handle(message: object) -> None: ...
 

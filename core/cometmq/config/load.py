@@ -118,6 +118,8 @@ class _Loader:
         """One value under its dotted key, checked against the type of that key."""
         section, _, name = key.partition(".")
         self._check_section(section, source)
+        if not name:
+            fail(source, f"`{key}` is a section; name one of its keys, as in {key}.NAME")
         if section == "plugin":
             plugin, _, option = name.rpartition(".")
             if not plugin or not option:
