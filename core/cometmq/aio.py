@@ -24,7 +24,7 @@ from cometmq.client.administration import Administration
 from cometmq.client.aio_consumer import Consumer
 from cometmq.client.aio_driver import AioDriver
 from cometmq.client.assignment import TopicQueue
-from cometmq.client.batching import Outcome, Receipt, SendResult
+from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.consumer import assign, assign_first
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
@@ -146,7 +146,7 @@ class Producer(AioFace):
         if left:
             raise OutcomeUnknown(f"{left} batches were not acknowledged within {timeout} s")
 
-    def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
+    def wait(self, batch: Batch, timeout_s: float | None) -> object:
         """Used by receipts: nobody may block the loop. Raises RuntimeError."""
         raise RuntimeError("this receipt belongs to an event loop: await it instead of result()")
 

@@ -110,7 +110,7 @@ def test_a_cancelled_send_many_does_not_cost_the_buffer() -> None:
                 await task
             scripted.full = False
             await producer.flush(5)
-            assert producer._accumulator._room.used_bytes == 0
+            assert producer._accumulator.room.used_bytes == 0
 
     asyncio.run(scenario())
 

@@ -190,7 +190,7 @@ class Side(ClientRig):
         return (
             self.seen,
             producer.unacknowledged(),
-            producer._room.used_bytes,
+            producer.room.used_bytes,
             producer.sender.requests,
             [state.in_flight for state in producer.topics.values()],
             [state.next_queue for state in producer.topics.values()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from cometmq.client.batching import Receipt, SendResult
 from cometmq.client.closing import EARLY_MAX, PARTIAL_MAX
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
+from cometmq.client.room import STEP_BYTES
 from cometmq.client.sender import WINDOW
 from cometmq.errors import (
     BufferFull,
@@ -551,8 +553,8 @@ def test_a_light_topic_beside_many_goes_when_its_time_is_over() -> None:
 
 
 def test_a_small_buffer_is_shared_by_what_is_used_of_it() -> None:
-    """100 topics have some 30 KB each to fill, whatever a batch may become."""
-    rig = known_topics(100, linger_ms=10_000, buffer_bytes=6_400 << 10)
+    """100 topics have 31 KB each and fill 28 of them, whatever a batch may become."""
+    rig = known_topics(100, linger_ms=10_000, batch_bytes=32 << 10, buffer_bytes=3_100 << 10)
     receipts = to_topics(rig, 100, rounds=200)
     waiting = sum(len(batch.records) for batch in rig.producer.open)
     assert waiting > len(receipts) - 10, "all have room, none was closed for want of it"
@@ -577,6 +579,22 @@ def test_a_buffer_full_of_half_filled_batches_goes_by_several_requests() -> None
         rig.answer(request)
     rig.pass_time(11)
     assert all(flow.result().done() for flow in flows)
+
+
+def test_when_the_buffer_is_full_the_oldest_go_and_not_what_needs_room() -> None:
+    """It may be a batch that has just begun, of which there would be more and more."""
+    buffer_bytes = 800 << 10
+    rig = known_topics(100, linger_ms=10_000, buffer_bytes=buffer_bytes)
+    to_topics(rig, 100)
+    young = rig.send_soon(Message("young", bytes(1000)))
+    turns = cycle(range(100))
+    while rig.producer.room.used_bytes + STEP_BYTES <= buffer_bytes:
+        rig.send_soon(Message(f"topic-{next(turns)}", bytes(1000)))
+    gone = len(rig.sends())
+    more = [rig.send_soon(Message("young", bytes(1000))) for _ in range(3)]
+    assert {receipt.batch for receipt in more} == {young.batch}
+    assert not young.batch.closed
+    assert len(rig.sends()) > gone
 
 
 def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before() -> None:

@@ -77,7 +77,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 class Owner(Protocol):
     """The producer that a batch belongs to, as its receipts see it."""
 
-    def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
+    def wait(self, batch: Batch, timeout_s: float | None) -> object:
         """Block the caller until it is done or the time is over; raises where nobody may."""
 
     def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:

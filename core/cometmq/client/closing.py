@@ -12,12 +12,16 @@ from collections.abc import Callable
 from itertools import islice
 
 from cometmq.client.batching import Batch
-from cometmq.client.engine import Engine
+from cometmq.client.connection import NEVER
+from cometmq.client.engine import Engine, Timer
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.sender import REQUEST_BYTES, WINDOW, Sender
 
 EARLY_MAX = 2
 """So many early ones are on their way: more would keep client and broker busy with themselves."""
+MOMENT_S = 20e-6
+"""The first message of several waits so long for the others; whoever sends them has gone to sleep
+then, or goes on for as long as the interpreter lets him."""
 CROWD = 16
 """More open batches than this are many."""
 PARTIAL_MAX = 8
@@ -42,7 +46,8 @@ class Closing:
         self._open = open
         self._close = close
         self._early = 0
-        self._armed = False
+        self._timer: Timer | None = None
+        self._at_s = NEVER
 
     @property
     def crowded(self) -> bool:
@@ -68,9 +73,9 @@ class Closing:
         """A batch begins."""
         batch.due_s = self._engine.now_s() + self._linger_s
 
-    def left_open(self, batch: Batch) -> None:
+    def left_open(self, batch: Batch, within_s: float = NEVER) -> None:
         """It did not close at once: look after it when it is due, unless others are due before."""
-        self._arm(batch.due_s)
+        self._arm(min(batch.due_s, self._engine.now_s() + within_s))
 
     def ended(self, batch: Batch) -> None:
         """A batch is done. What waited for it in its topic closes, if few are open."""
@@ -106,12 +111,14 @@ class Closing:
             self._close(batch)
 
     def _arm(self, at_s: float) -> None:
-        if not self._armed:
-            self._armed = True
-            self._engine.at(at_s, self._linger_over)
+        if at_s < self._at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._at_s = at_s
+            self._timer = self._engine.at(at_s, self._linger_over)
 
     def _linger_over(self) -> None:
-        self._armed = False
+        self._timer, self._at_s = None, NEVER
         self._sender.pump()
         oldest = next(iter(self._open), None)
         if oldest is not None:

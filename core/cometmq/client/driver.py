@@ -35,6 +35,8 @@ LOOK_AWAY_MAX_S = 0.005
 """With something unanswered; who leaves that behind wakes a thread that would look later."""
 LOOK_AWAY_ALONE_S = 0.02
 """With nothing but what a driving caller itself waits for: looking takes the interpreter away."""
+TICK_S = 50e-6
+"""Not worth a sleep, which takes a whole millisecond at least."""
 SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
@@ -294,7 +296,8 @@ class Driver:
                 if self._watched is not None:
                     descriptors.append(self._watched.fileno())
             self._run_deferred()
-            _poll(descriptors, timeout_s)
+            if timeout_s > TICK_S:
+                _poll(descriptors, timeout_s)
         self._run_deferred()
         self._close_descriptors()
 

@@ -147,7 +147,7 @@ class Filling:
             part = self._open.get((topic, queue))
             if part is not None:
                 total = part.batch.size_bytes + size_bytes
-                if total <= part.batch.limit_bytes or accumulator.grow(part.batch, total):
+                if total <= part.batch.limit_bytes or accumulator.room.grow(part.batch, size_bytes):
                     return part
                 await self._send(state, queue)
                 continue

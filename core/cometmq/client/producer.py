@@ -26,7 +26,8 @@ class Producer(Face):
     A message whose answer was lost with a connection is sent again; a broker that tells the
     feature `sequences` stores it once, another may store it twice. Messages of one queue keep
     their order (without a sharding key, consecutive messages go to one queue until their batch
-    closes). Messages are batched without being asked: one that is alone goes at once.
+    closes). Messages are batched without being asked: one that is alone goes at once, what a thread
+    hands over by `send_soon` as soon as the thread pauses.
 
     `address` is the broker's (None: `MQ_CONNECT`). `level` is the ack level of all sends that
     name none (None: the broker's default). `buffer_bytes` bounds what is on its way; when it is
@@ -83,7 +84,6 @@ class Producer(Face):
                 return self._driver.run(accumulator.send(message, level))
             stored = batch.result()
             return SendResult(stored.base_offset, stored)
-        self._hurry(receipt.batch)
         return receipt.result()
 
     def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
@@ -95,9 +95,7 @@ class Producer(Face):
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level)
         if receipt is None:
-            return self._driver.run(accumulator.append(message, level))
-        if not receipt.batch.topic.in_flight:  # before the call, which each message would pay for
-            self._hurry(receipt.batch)
+            return self._driver.run(accumulator.append(message, level, more_may_follow=True))
         return receipt
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
@@ -139,9 +137,10 @@ class Producer(Face):
 
     # --- as the owner of batches --------------------------------------------------------------
 
-    def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
+    def wait(self, batch: Batch, timeout_s: float | None) -> object:
         """Used by receipts: drive the connection in this thread meanwhile."""
-        return self._driver.wait(waitable, timeout_s)
+        self._hurry(batch)
+        return self._driver.wait(batch, timeout_s)
 
     def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
         """Used by receipts: `callback` runs in the thread that learns the outcome, or here."""
@@ -150,7 +149,7 @@ class Producer(Face):
     # --- inside -------------------------------------------------------------------------------
 
     def _hurry(self, batch: Batch) -> None:
-        """Have it sent now if nothing else is on its way."""
+        """Have it sent now if it may close early: somebody waits for it."""
         if not batch.topic.in_flight and self._accumulator.may_close(batch):
             self._driver.do(partial(self._accumulator.close_if_idle, batch))
 

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
-from cometmq.client.closing import Closing
+from cometmq.client.closing import MOMENT_S, Closing
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
 from cometmq.client.producer_options import ProducerOptions
-from cometmq.client.room import Room
+from cometmq.client.room import STEP_BYTES, Room
 from cometmq.client.routing import REFRESH_S, Routes, gone
 from cometmq.client.sender import WINDOW, Sender
 from cometmq.client.validation import (
@@ -36,8 +36,6 @@ from cometmq.protocol import Empty, Operation, Send
 
 CLOCK_EVERY = 16
 """Behind so many messages of a batch one in so many asks for the time: a third of an append."""
-START_BYTES = 4 << 10
-"""What a batch takes of a buffer that is half full; it takes as much again when that is filled."""
 
 
 class Accumulator:
@@ -66,7 +64,7 @@ class Accumulator:
         self._shrink = shrinker(options.compression, options.compression_level)
         self._owner = owner
         self._lock = lock
-        self._room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
+        self.room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
         self._wall_ms = engine.clock.wall_ms
 
     # --- one message --------------------------------------------------------------------------
@@ -101,15 +99,11 @@ class Accumulator:
             batch.plain = False
         else:
             record = (batch.born_ms, body, "", (), NO_PROPERTIES)
-        # Up to the append there is no call at which another thread could come between: a batch
-        # never outgrows its limit.
-        total = batch.size_bytes + size_bytes
-        if total > batch.limit_bytes:
-            if batch.limit_bytes == batch.most_bytes:
+        # From the last comparison to the append there is no call at which another thread could
+        # come between: a batch never outgrows its limit.
+        while (total := batch.size_bytes + size_bytes) > batch.limit_bytes:
+            if not self.room.grow(batch, size_bytes):
                 return None
-            with self._lock:
-                grown = self.grow(batch, total)
-            return self.append_fast(message, level) if grown else None
         batch.size_bytes = total
         records.append(record)
         if records[place] is not record:
@@ -126,9 +120,12 @@ class Accumulator:
             self._closing.close_early(batch)
             self.sender.pump()
 
-    async def append(self, message: Message, level: Level | None) -> Receipt:
+    async def append(
+        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+    ) -> Receipt:
         """Append to an open batch or to a new one, waiting for its route and for room.
 
+        `more_may_follow`: what could go at once goes a moment later, with what follows until then.
         Raises Refused, Retryable (BufferFull among them).
         """
         check_level(level)
@@ -139,6 +136,9 @@ class Accumulator:
         batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
         record = record_of(self._wall_ms(), body, message)
         place = batch.put(record, size_bytes)
+        if more_may_follow and self.may_close(batch):
+            self._closing.left_open(batch, MOMENT_S)
+            return Receipt(batch, place)
         self.close_if_idle(batch)
         if not batch.closed:
             self._closing.left_open(batch)
@@ -148,7 +148,7 @@ class Accumulator:
         """Make a request of a message at once, while nothing else is here: its batch needs no
         place to wait and none to fill. None: `send` has to. Raises Refused.
         """
-        if type(message) is not Message or self._room.used_bytes or not self.sender.is_idle():
+        if type(message) is not Message or self.room.used_bytes or not self.sender.is_idle():
             return None
         if level is not None:
             check_level(level)
@@ -253,9 +253,9 @@ class Accumulator:
         most = self.engine.connection.limits.batch_bytes - BATCH_OVERHEAD_BYTES
         most = max(min(options.batch_bytes, most), size_bytes)
         limit = most
-        if 2 * (self._room.used_bytes + most) > options.buffer_bytes:
-            limit = max(min(most, START_BYTES), size_bytes)
-        if not self._room.take(limit):
+        if 2 * (self.room.used_bytes + most) > options.buffer_bytes:
+            limit = max(min(most, STEP_BYTES), size_bytes)
+        if not self.room.take(limit):
             return None
         deadline_s = self.engine.now_s() + options.send_timeout
         batch = Batch(state, queue, level, limit, deadline_s, self._owner)
@@ -263,19 +263,6 @@ class Accumulator:
         batch.reserved_bytes = limit
         self.routes.refresh(state.route.topic)
         return batch
-
-    def grow(self, batch: Batch, size_bytes: int) -> bool:
-        """Let a batch become that large, if there is room; else it is full."""
-        limit = batch.limit_bytes
-        if size_bytes > batch.most_bytes or batch.closed:
-            return False
-        more = min(max(limit, size_bytes - limit), batch.most_bytes - limit)
-        if not self._room.take(more):
-            batch.most_bytes = limit
-            return False
-        batch.limit_bytes += more
-        batch.reserved_bytes += more
-        return True
 
     def seal(self, batch: Batch) -> None:
         """Fix the records of a batch, encode it, hand it to the sender."""
@@ -298,7 +285,7 @@ class Accumulator:
             self._ended(batch)
             return False
         # However short it goes: the buffer bounds messages as they are.
-        self._room.give(batch.reserved_bytes - len(sealed))
+        self.room.give(batch.reserved_bytes - len(sealed))
         batch.reserved_bytes = len(sealed)
         return True
 
@@ -306,7 +293,7 @@ class Accumulator:
         """Give back the room of a batch that was opened and will never be sealed."""
         batch.closed = True
         reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
-        self._room.give(reserved_bytes)
+        self.room.give(reserved_bytes)
 
     def close_queue(self, state: TopicState, queue: int) -> None:
         """Close what is open for a queue, so that what follows comes behind it."""
@@ -321,7 +308,7 @@ class Accumulator:
             self._closing.close_oldest()  # none will become fuller
             self.sender.pump()
         else:
-            await self._room.wait(deadline_s)
+            await self.room.wait(deadline_s)
 
     async def _writable(
         self,
@@ -337,8 +324,11 @@ class Accumulator:
             batch = state.open.get(queue)
             if batch is not None:
                 total = batch.size_bytes + size_bytes
-                if batch.level == level and (total <= batch.limit_bytes or self.grow(batch, total)):
-                    return batch
+                if batch.level == level and total <= batch.most_bytes:
+                    if total <= batch.limit_bytes or self.room.grow(batch, size_bytes):
+                        return batch
+                    await self.wait_for_room(deadline_s)
+                    continue
                 self._close(batch)
                 self.sender.pump()
                 continue
@@ -371,7 +361,7 @@ class Accumulator:
         if batch.early or state.open:
             self._closing.ended(batch)
         reserved_bytes, batch.reserved_bytes = batch.reserved_bytes, 0
-        self._room.give(reserved_bytes)
+        self.room.give(reserved_bytes)
 
     # --- inside: topics -----------------------------------------------------------------------
 

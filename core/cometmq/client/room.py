@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from cometmq.client.batching import Batch
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Waitable
 from cometmq.client.pages import keep_pages
 from cometmq.errors import BufferFull
+
+STEP_BYTES = 4 << 10
+"""What a batch takes at a time of a buffer that is half full. What one has and does not need is
+missing for all others, which then go before they are full."""
 
 
 class Room:
@@ -26,6 +31,21 @@ class Room:
         if self.used_bytes and self.used_bytes + size_bytes > self._size_bytes:
             return False
         self.used_bytes += size_bytes
+        return True
+
+    def grow(self, batch: Batch, size_bytes: int) -> bool:
+        """Let a batch take so many bytes more; False: it is full, or the buffer is. In any thread,
+        without a lock: there is no call in it at which another one could come between."""
+        limit = batch.limit_bytes
+        more = STEP_BYTES if size_bytes < STEP_BYTES else size_bytes
+        if limit + more > batch.most_bytes:
+            more = batch.most_bytes - limit
+        used = self.used_bytes + more
+        if batch.size_bytes + size_bytes > limit + more or used > self._size_bytes or batch.closed:
+            return False
+        self.used_bytes = used
+        batch.limit_bytes = limit + more
+        batch.reserved_bytes += more
         return True
 
     def give(self, size_bytes: int) -> None:
