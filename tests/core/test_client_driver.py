@@ -10,7 +10,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -57,17 +56,6 @@ def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     return condition()
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """No other thread gets the interpreter unless this one lets it go."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(60)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval_s)
-
-
 def test_answers_are_taken_while_the_caller_does_something_else(
     scripted: ScriptedBroker, producer: Producer
 ) -> None:
@@ -91,26 +79,17 @@ def test_partial_batches_go_while_the_caller_does_something_else(
     assert until(lambda: len(scripted.asked(SEND)) == 2)
 
 
-def test_what_a_thread_sends_in_one_go_travels_together(
-    scripted: ScriptedBroker, producer: Producer
+def test_what_a_thread_sends_in_one_go_travels_together_until_somebody_asks(
+    scripted: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the interpreter in its hands no other thread can come between."""
-    producer.send(Message("orders", b"x"))
-    scripted.hold(SEND)
-    with uninterrupted():
-        for _ in range(10):
-            producer.send_soon(Message("orders", b"x"))
-    assert until(lambda: len(scripted.asked(SEND)) == 2)
+    monkeypatch.setattr("cometmq.client.producing.MOMENT_S", 60.0)
+    with Producer(ADDRESS, connect=scripted.connect, linger_ms=60_000) as producer:
+        producer.send(Message("orders", b"x"))
+        receipts = [producer.send_soon(Message("orders", b"x")) for _ in range(10)]
+        assert len(scripted.asked(SEND)) == 1
+        assert receipts[0].result(timeout=10).queue == 1
     (view,) = scripted.asked(SEND)[1].batches
     assert parse(view).count == 10
-
-
-def test_who_asks_a_receipt_waits_for_no_moment(
-    scripted: ScriptedBroker, producer: Producer
-) -> None:
-    producer.send(Message("orders", b"x"))
-    with uninterrupted():
-        assert producer.send_soon(Message("orders", b"x")).result(timeout=10).queue == 1
 
 
 def test_heartbeats_go_while_the_caller_does_something_else(scripted: ScriptedBroker) -> None:

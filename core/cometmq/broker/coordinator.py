@@ -85,6 +85,7 @@ class Coordinator:
 
     def heartbeat(self, request: Request, header: GroupHeartbeat, body: Body) -> None:
         self._check(header)
+        header.held = []  # what it holds its claims say; this would only be kept
         self._gate.check(request.session, "GROUP_HEARTBEAT", f"group:{header.group}")
         group = self.groups.get(header.group) or Group(header.group)
         member = group.members.get(header.member)
@@ -182,7 +183,6 @@ class Coordinator:
                 f"{TIMEOUT_MAX_MS}",
             )
         check_said(header)
-        header.held = []  # what it holds its claims say; this would only be kept
         self._check_strategy(header.strategy)
         mode = self._tenures.claims.mode(header.group)
         if mode not in ("", MODE):

@@ -1,7 +1,8 @@
 """Which open batches close before they are full, and when.
 
-A batch whose topic has nothing on its way closes *early*, so a lone message never waits. But a
-batch of one message costs nearly what a full one does. So few early ones are on their way at once;
+A batch whose topic has nothing on its way closes *early*, so a lone message does not wait, or for a
+moment if more may follow it. But a batch of one message costs nearly what a full one does. So few
+early ones are on their way at once;
 and where many batches are open, they fill while a request is on its way, and the oldest go when
 none is. Whatever is behind its `linger_ms` goes with the next request, if others go anyway.
 """

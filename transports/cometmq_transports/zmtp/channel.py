@@ -56,11 +56,11 @@ def connect(address: str, limits: Limits, spin_us: int = SPIN_US) -> Channel:
 
 
 def _has_other_threads() -> bool:
-    """Whether a thread that is none of ours may want the interpreter: who looks hardly lets it go.
-    Ours sleep while somebody waits here."""
+    """Whether a thread of the host may want the interpreter: who looks hardly lets it go. A
+    client's own one sleeps while somebody waits here; the workers of a consumer run handlers."""
     mine = threading.current_thread()
     return any(
-        thread is not mine and not thread.name.startswith("mq-") for thread in threading.enumerate()
+        thread is not mine and thread.name != "mq-client" for thread in threading.enumerate()
     )
 
 
