@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
+from cometmq.batch import Batch
+from cometmq.group_interfaces import Filter
 from cometmq.hookspecs import hookimpl
-from cometmq.interfaces import Delay, Refuse
-from cometmq.protocol import Heartbeat, Hello, Operation, Status
+from cometmq.interfaces import Delay, PluginOperation, Refuse
+from cometmq.protocol import FetchPart, Heartbeat, Hello, Operation, Status
 from cometmq.testing.raw_client import RawClient, batch_of, running_broker
 
 
@@ -104,5 +107,91 @@ def test_what_a_plugin_delays_is_bounded_for_all_connections_together() -> None:
                     if answer is None:
                         (result,) = (await client.answer(number)).header.results
                         assert result.status == Status.OK
+
+    asyncio.run(scenario())
+
+
+class Contributor:
+    """Brings a filter and an operation that do what the test says."""
+
+    name = "contributor"
+
+    def __init__(self, parsed: object, answer: object) -> None:
+        self._parsed, self._answer = parsed, answer
+
+    @hookimpl
+    def filters(self) -> list[Filter]:
+        return [self]
+
+    def parse(self, expression: str) -> Any:
+        return _given(self._parsed)
+
+    @hookimpl
+    def operations(self) -> list[PluginOperation]:
+        return [
+            PluginOperation(1500, "AT_ONCE", Heartbeat, lambda session, header: self._reply()),
+            PluginOperation(1501, "LATER", Heartbeat, lambda session, header: self._later()),
+        ]
+
+    def _reply(self) -> object:
+        return _given(self._answer)
+
+    async def _later(self) -> object:
+        return self._reply()
+
+
+class Selecting:
+    """A selector that gives this answer."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    def select(self, batch: Batch) -> Any:
+        return _given(self._answer)
+
+
+def _given(answer: object) -> object:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+@pytest.mark.parametrize("answer", [ValueError("oh"), True, [7], [1, 1], "ab", object()], ids=repr)
+def test_what_a_filter_says_wrongly_is_answered_with_its_plugins_name(answer: object) -> None:
+    async def scenario() -> None:
+        for parsed in (answer, Selecting(answer)):
+            plugins = {"contributor": Contributor(parsed, None)}
+            async with running_broker(plugins=["-tagfilter"], extra_plugins=plugins) as rig:
+                client = await rig.client()
+                await client.send(batch_of("t", 0, *[b"x"] * 6))
+                reply = await client.fetch(FetchPart("t", 0, 0), filter="any")
+                assert reply.status == Status.INTERNAL
+                told = reply.header.detail
+                assert "contributor" in told and "`filters`" in told
+                assert "--plugins -contributor" in told
+                key = 'plugin_errors{hook="filters",plugin="contributor"}'
+                assert rig.broker.info().metrics[key] == 1
+                assert (await client.fetch(FetchPart("t", 0, 0))).status == Status.OK
+
+    asyncio.run(scenario())
+
+
+class Unsendable(msgspec.Struct, array_like=True):
+    what: object = object()
+
+
+@pytest.mark.parametrize("operation", [1500, 1501])
+@pytest.mark.parametrize("answer", [ValueError("oh"), None, 7, Unsendable()], ids=repr)
+def test_what_an_operation_answers_wrongly_is_answered_with_its_plugins_name(
+    answer: object, operation: int
+) -> None:
+    async def scenario() -> None:
+        plugins = {"contributor": Contributor(None, answer)}
+        async with running_broker(extra_plugins=plugins) as rig:
+            client = await rig.client()
+            reply = await client.answer(client.post(operation, Heartbeat()))
+            assert reply.status == Status.INTERNAL
+            assert "contributor" in reply.header.detail and "`operations`" in reply.header.detail
+            assert (await client.ask(Operation.HEARTBEAT, Heartbeat())).status == Status.OK
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ import pytest
 
 from cometmq.batch import Batch, RecordTuple, encode_messages, parse, text_hash
 from cometmq.batch.layout import SEALED_AT
-from cometmq.broker.filtering import filtered
+from cometmq.broker.filtering import Chosen, filtered
 from cometmq.errors import LogError
 from cometmq.log import LogSettings
 from cometmq.testing.files import FaultyFiles
@@ -117,9 +117,10 @@ def test_a_filter_neither_hides_damage_nor_seals_it_anew() -> None:
     """A cut gets a CRC of the broker's own: of what is not intact there must be none."""
     records: list[RecordTuple] = [(0, b"body", tag, (), {}) for tag in ("a", "b", "b", "b")]
     batch = encode_messages("topic", 0, records)
-    (cut,) = filtered(Tagged("a"), [memoryview(batch)], 0, len(batch))
+    chosen = Chosen(Tagged("a"), "test", lambda plugin, error: pytest.fail(f"{error!r}"))
+    (cut,) = filtered(chosen, [memoryview(batch)], 0, len(batch))
     assert parse(cut).count == 1
     for at in range(SEALED_AT, len(batch)):
         damaged = bytearray(batch)
         damaged[at] ^= 1
-        assert filtered(Tagged("a"), [memoryview(damaged)], 0, len(batch)) == [damaged]
+        assert filtered(chosen, [memoryview(damaged)], 0, len(batch)) == [damaged]

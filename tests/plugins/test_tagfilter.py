@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from cometmq.batch import RecordTuple, decode_records, encode_messages, parse
-from cometmq.broker.filtering import filtered
+from cometmq.broker.filtering import Chosen, filtered
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import ParkedFetch
 from cometmq.protocol import (
@@ -296,11 +296,12 @@ def test_damage_is_never_filtered_away() -> None:
     whole = tagged("a", "b", "b")
     selector = TagFilter().parse("a")
     assert selector is not None
+    chosen = Chosen(selector, "tagfilter", lambda plugin, error: pytest.fail(f"{error!r}"))
     seed = 7
-    assert len(filtered(selector, [memoryview(whole)], seed, 1 << 20)[0]) < len(whole)
+    assert len(filtered(chosen, [memoryview(whole)], seed, 1 << 20)[0]) < len(whole)
     table_at = parse(whole).table_at
     whole[table_at + 4 * 3] ^= 0xFF  # the hash of the only match
-    (sent,) = filtered(selector, [memoryview(whole)], seed, 1 << 20)
+    (sent,) = filtered(chosen, [memoryview(whole)], seed, 1 << 20)
     assert sent == whole, "whole, so that the consumer finds it and can report it"
 
 

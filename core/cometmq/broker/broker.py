@@ -172,9 +172,10 @@ class Broker:
         start that fails here leaves no epoch behind."""
         service = self._service = Service(self)
         service.dispatcher.unready = STARTING
-        for _, contributed in self.composition.collect("operations"):
+        for plugin, contributed in self.composition.collect("operations"):
+            blame = partial(self.composition.blame, "operations", plugin)
             for operation in contributed:
-                service.dispatcher.add_contributed(operation)
+                service.dispatcher.add_contributed(operation, blame)
         for address, transport in chosen:
             listening = transport.listen(
                 address, service.dispatcher, self.config.limits, self.environment

@@ -24,7 +24,15 @@ from cometmq.broker.requests import Body, Request
 from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
-from cometmq.errors import LogError, PluginError, ProtocolError, Refused, Retryable
+from cometmq.errors import (
+    CometError,
+    LogError,
+    PluginError,
+    PluginFailure,
+    ProtocolError,
+    Refused,
+    Retryable,
+)
 from cometmq.interfaces import Limits, Peer, PluginOperation
 from cometmq.log import Log, NotLoaded
 from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
@@ -32,6 +40,7 @@ from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Any, Body], None]
+Blame = Callable[[Exception], PluginFailure]
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
 thousands would take the time of everybody else."""
@@ -91,9 +100,9 @@ class Dispatcher:
         kind = protocol.REQUESTS[operation]
         self._add(int(operation), operation.name, kind, handle)
 
-    def add_contributed(self, operation: PluginOperation) -> None:
-        """Let a plugin do this operation. Raises PluginError for a number or a header that it can't
-        have."""
+    def add_contributed(self, operation: PluginOperation, blame: Blame) -> None:
+        """Let a plugin do this operation; `blame` names it for what it does wrong. Raises
+        PluginError for a number or a header that it can't have."""
         number = operation.number
         taken = self._routes.get(number)
         if number < FIRST_CONTRIBUTED or taken is not None:
@@ -105,11 +114,16 @@ class Dispatcher:
 
         def handle(request: Request, header: Any, body: Body) -> None:
             self._gate.check(request.session, operation.name, "")
-            result = operation.handle(request.session, header)
-            if inspect.isawaitable(result):
-                self._tasks.spawn(self._answer_later(request, result))
-            else:
-                request.answer(result)
+            try:
+                result = operation.handle(request.session, header)
+                if inspect.isawaitable(result):
+                    self._tasks.spawn(self._answer_later(request, result, blame))
+                else:
+                    _answer(request, result)
+            except (CometError, NotLoaded):
+                raise  # what the sender is to hear, or what it takes to try again
+            except Exception as error:
+                raise blame(error) from error
 
         try:
             self._add(number, operation.name, operation.header, handle)
@@ -234,13 +248,15 @@ class Dispatcher:
         needs."""
         self._tasks.spawn(self._slowly(request, step, self._held.take(request)))
 
-    async def _answer_later(self, request: Request, result: Awaitable[msgspec.Struct]) -> None:
+    async def _answer_later(
+        self, request: Request, result: Awaitable[msgspec.Struct], blame: Blame
+    ) -> None:
         try:
-            reply = await result
-        except Exception as error:
+            _answer(request, await result)
+        except CometError as error:
             self._refuse(request, error)
-        else:
-            request.answer(reply)
+        except Exception as error:
+            self._refuse(request, blame(error))
         self._write()
 
     async def _slowly(
@@ -303,3 +319,10 @@ class Dispatcher:
             what = f"operation {request.operation}{name} of {request.peer.name}"
             rejected = internal_refusal(error, what)
         request.fail(rejected.status, rejected.detail, rejected.retry_after_ms)
+
+
+def _answer(request: Request, reply: object) -> None:
+    """With what a plugin gave. Raises TypeError for what can't be sent."""
+    if not isinstance(reply, msgspec.Struct):
+        raise TypeError(f"it gave {reply!r:.80} to answer with, which is no msgspec.Struct")
+    request.answer(reply)

@@ -9,7 +9,7 @@ from cometmq.batch import seed
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.fetch_reply import SCAN_BYTES, Reply
 from cometmq.broker.fetch_turns import TURN_BYTES, FetchTurns
-from cometmq.broker.filtering import Filters, filtered
+from cometmq.broker.filtering import Chosen, Filters, filtered
 from cometmq.broker.gate import Gate
 from cometmq.broker.held import GiveBack, Held
 from cometmq.broker.names import shown
@@ -20,7 +20,6 @@ from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.tokens import check_token
 from cometmq.environment import Clock, Timer
-from cometmq.group_interfaces import Selector
 from cometmq.interfaces import Limits, ParkedFetch
 from cometmq.log import Log, NotLoaded, QueueKey, ReadResult
 from cometmq.protocol import Fetch, FetchPart, FetchReply, Status
@@ -75,8 +74,8 @@ class Fetches:
         if self._gate.asks:
             for topic in {part.topic for part in header.parts}:
                 self._gate.check(request.session, "FETCH", topic)
-        selector = self._filters.selector(header.filter)
-        fetch = WaitingFetch(self, request, header, selector)
+        chosen = self._filters.chosen(header.filter)
+        fetch = WaitingFetch(self, request, header, chosen)
         if not fetch.retry():
             self.wait(fetch)
 
@@ -93,9 +92,9 @@ class Fetches:
             check_token(self._tenures, (group, topic.incarnation, part.queue), part.token, where)
         return topic.incarnation, part.queue
 
-    def filtered(self, selector: Selector, batches: Sequence[memoryview]) -> list[memoryview]:
+    def filtered(self, chosen: Chosen, batches: Sequence[memoryview]) -> list[memoryview]:
         """What a filter wants of these batches."""
-        return filtered(selector, batches, self._seed, self.bytes_max)
+        return filtered(chosen, batches, self._seed, self.bytes_max)
 
     def read_slowly(self, fetch: WaitingFetch, reply: Reply, turn: int) -> None:
         """Go on with the part whose turn it is, waiting for the disk. Where too much waits already,
@@ -180,10 +179,10 @@ class WaitingFetch:
     """One fetch on its way; what the hook `fetch_wait` sees as `ParkedFetch`."""
 
     __slots__ = (
+        "_chosen",
         "_empty",
         "_fetches",
         "_passed",
-        "_selector",
         "_told",
         "_teller",
         "header",
@@ -194,7 +193,7 @@ class WaitingFetch:
     )
 
     def __init__(
-        self, fetches: Fetches, request: Request, header: Fetch, selector: Selector | None
+        self, fetches: Fetches, request: Request, header: Fetch, chosen: Chosen | None
     ) -> None:
         self._fetches = fetches
         self.request = request
@@ -203,7 +202,7 @@ class WaitingFetch:
         self.queues: Sequence[QueueKey] = ()
         """Those in which there was nothing when it looked last."""
         self._empty: list[QueueKey] = []
-        self._selector = selector
+        self._chosen = chosen
         self.waited = False
         """It found nothing and was offered to plugins."""
         self._passed: dict[int, int] = {}
@@ -338,10 +337,10 @@ class WaitingFetch:
         """Add what was read for part `at`; True if its filter wants nothing of it and more may
         be looked through. `epoch` is the broker's when it was read."""
         part = self.header.parts[at]
-        if self._selector is None or not result.batches:
+        if self._chosen is None or not result.batches:
             reply.add(at, part, incarnation, result, epoch)
             return False
-        wanted = self._fetches.filtered(self._selector, result.batches)
+        wanted = self._fetches.filtered(self._chosen, result.batches)
         if wanted:
             reply.add(at, part, incarnation, result._replace(batches=wanted), epoch)
             return False

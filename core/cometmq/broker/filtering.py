@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from cometmq.batch import BatchError, cut, parse, verify_producer
+from cometmq.batch import Batch, BatchError, cut, parse, verify_producer
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
+from cometmq.errors import CometError, PluginFailure
 from cometmq.group_interfaces import Filter, Selector
 from cometmq.protocol import Status
 
@@ -17,16 +19,44 @@ PARSED_MAX = 1000
 """Parsed expressions remembered."""
 
 
+Blame = Callable[[str, Exception], PluginFailure]
+"""Of a plugin, by its name, for what one of its filters did."""
+
+
+class Chosen(NamedTuple):
+    """An expression, understood, and the plugin that did."""
+
+    selector: Selector
+    plugin: str
+    blame: Blame
+
+    def cut(self, view: memoryview, batch: Batch, log_id_seed: int) -> memoryview | None:
+        """What is to be sent of an intact batch. Raises PluginFailure."""
+        try:
+            keep = self.selector.select(batch)
+            if keep is None or len(keep) == batch.count:
+                return view
+            if not keep:
+                return None
+            if batch.codec or len(keep) >= CUT_BELOW * batch.count:
+                return view
+            return memoryview(cut(batch, keep, log_id_seed=log_id_seed))
+        except Exception as error:
+            raise self.blame(self.plugin, error) from error
+
+
 class Filters:
     """All filter languages of this broker."""
 
-    def __init__(self, brought: Iterable[tuple[str, Sequence[Filter]]]) -> None:
+    def __init__(self, brought: Iterable[tuple[str, Sequence[Filter]]], blame: Blame) -> None:
         """`brought`: filters by the plugin that brings them, in order."""
-        self._filters = [each for _, filters in brought for each in filters]
-        self._parsed: dict[str, Selector] = {}
+        self._filters = [(plugin, each) for plugin, filters in brought for each in filters]
+        self._blame = blame
+        self._parsed: dict[str, Chosen] = {}
 
-    def selector(self, expression: str) -> Selector | None:
-        """What an expression selects; None for no expression. Raises Rejected, Refused."""
+    def chosen(self, expression: str) -> Chosen | None:
+        """What an expression selects; None for no expression. Raises Rejected, Refused,
+        PluginFailure."""
         if not expression:
             return None
         found = self._parsed.get(expression)
@@ -38,9 +68,10 @@ class Filters:
                 f"a filter of {len(expression)} characters, {FILTER_MAX} are allowed: make it "
                 "shorter, or let the client filter",
             )
-        for each in self._filters:
-            found = each.parse(expression)
-            if found is not None:
+        for plugin, each in self._filters:
+            selector = self._parse(plugin, each, expression)
+            if selector is not None:
+                found = Chosen(selector, plugin, self._blame)
                 if len(self._parsed) >= PARSED_MAX:
                     self._parsed.clear()
                 self._parsed[expression] = found
@@ -51,9 +82,20 @@ class Filters:
             "let the client filter",
         )
 
+    def _parse(self, plugin: str, each: Filter, expression: str) -> Selector | None:
+        try:
+            selector = each.parse(expression)
+            if selector is not None and not callable(getattr(selector, "select", None)):
+                raise TypeError(f"its filter gave {selector!r:.80}, which selects nothing")
+        except CometError:
+            raise  # what the sender is to hear
+        except Exception as error:
+            raise self._blame(plugin, error) from error
+        return selector
+
 
 def filtered(
-    selector: Selector, batches: Sequence[memoryview], log_id_seed: int, limit: int
+    chosen: Chosen, batches: Sequence[memoryview], log_id_seed: int, limit: int
 ) -> list[memoryview]:
     """What is to be sent of these batches: none of what can't match, the rest whole or cut.
 
@@ -68,13 +110,7 @@ def filtered(
         except BatchError:
             found.append(view)
             continue
-        keep = selector.select(batch)
-        if keep is None or len(keep) == batch.count:
-            found.append(view)
-        elif not keep:
-            continue
-        elif batch.codec or len(keep) >= CUT_BELOW * batch.count:
-            found.append(view)
-        else:
-            found.append(memoryview(cut(batch, keep, log_id_seed=log_id_seed)))
+        wanted = chosen.cut(view, batch, log_id_seed)
+        if wanted is not None:
+            found.append(wanted)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.catalog import Catalog
@@ -69,7 +70,7 @@ class Service:
             clock,
             held,
             tenures,
-            Filters(composition.collect("filters")),
+            Filters(composition.collect("filters"), partial(composition.blame, "filters")),
             chain("fetch_wait"),
             park.drop,
         )

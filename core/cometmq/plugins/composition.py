@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cometmq.errors import CometError, PluginError
+from cometmq.errors import CometError, PluginError, PluginFailure
 from cometmq.plugins.calls import HookCall, Running
 
 logger = logging.getLogger(__name__)
@@ -137,6 +137,11 @@ class Composition:
             return await awaitable
         finally:
             self._state.awaited = None
+
+    def blame(self, hook: str, plugin: str, error: Exception) -> PluginFailure:
+        """What was brought by this hook of this plugin failed: it is counted there, and named."""
+        (call,) = (each for each in self._calls[hook] if each.candidate.name == plugin)
+        return call.blame(error)
 
     def counters(self) -> dict[str, dict[str, tuple[int, int]]]:
         """Plugin name to hook to (calls, errors)."""
