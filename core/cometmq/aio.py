@@ -244,7 +244,11 @@ class PullConsumer(AioFace):
 
     async def close(self) -> None:
         """See `cometmq.PullConsumer.close`."""
-        self._driver.close()
+        try:
+            if self._reader.reporting:
+                await self._driver.run(self._reader.farewell())
+        finally:
+            self._driver.close()
 
 
 class Admin(AioFace):

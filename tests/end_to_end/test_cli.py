@@ -65,6 +65,18 @@ def test_consume_from_time(broker: BrokerProcess) -> None:
     assert run_mq("consume", "timed", "--from", "latest", address=address).ok() == b""
 
 
+def test_consume_from_beyond_the_end_says_so(broker: BrokerProcess) -> None:
+    address = broker.address
+    run_mq("topic", "create", "short", "--queues", "2", address=address).ok()
+    run_mq("produce", "short", address=address, text=b"one\n").ok()
+    beyond = run_mq("consume", "short", "--from", "999999", address=address)
+    assert (beyond.ok(), beyond.err) == (
+        b"",
+        "mq: --from 999999 is beyond the end of short (offset 1 comes next): nothing is printed\n",
+    )
+    assert run_mq("consume", "short", "--from", "1", address=address).err == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

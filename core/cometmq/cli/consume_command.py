@@ -12,9 +12,10 @@ import click
 from cometmq.cli.consume_group import consume_as_member, tell_if_ignored
 from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress, broker_options
+from cometmq.cli.passing import Stopped
 from cometmq.client.admin import Admin
 from cometmq.client.consumer import PullConsumer
-from cometmq.errors import Expired, Truncated
+from cometmq.errors import Damaged, Expired, Truncated, Unreadable
 
 POLL_S = 0.5
 PROBE_POLLS = 6
@@ -102,8 +103,12 @@ def consume(
         consumer = stack.enter_context(
             PullConsumer(connect, topic=topic, queues=list(ends), start=start_at, timeout=timeout_s)
         )
+        if not as_json or follow:
+            _tell_if_beyond(topic, start_at, ends, follow)
         watch = Watch(lambda: _ends(admin, topic, queues), None if follow else ends)
-        _print(consumer, watch, count, as_json)
+        stopped = Stopped(at_once=follow)
+        _print(consumer, watch, stopped, count, as_json)
+        stopped.finish()
 
 
 class Watch:
@@ -130,11 +135,24 @@ class Watch:
         """Whether a message belongs to what was readable when the command began."""
         return self.ends is None or offset < self.ends[queue]
 
-    def at_end(self, consumer: PullConsumer) -> bool:
-        """Whether all of it was read."""
+    def at_end(self, consumer: PullConsumer, stopped: Collection[int]) -> bool:
+        """Whether all of it was read that can be: nothing more comes of the queues `stopped`."""
         if self.ends is None:
             return False
-        return all(consumer.position(queue) >= end for queue, end in self.ends.items())
+        return all(
+            queue in stopped or consumer.position(queue) >= end for queue, end in self.ends.items()
+        )
+
+
+def _tell_if_beyond(
+    topic: str, start: str | int | datetime, ends: dict[int, int], follow: bool
+) -> None:
+    """Nothing to print may be what was wanted, or a slip of the finger: say where the ends are."""
+    if not isinstance(start, int) or any(start <= end for end in ends.values()):
+        return
+    end = f"the end of {topic} (offset {max(ends.values())} comes next)"
+    effect = "waiting for it" if follow else "nothing is printed"
+    click.echo(f"mq: --from {start} is beyond {end}: {effect}", err=True)
 
 
 def _is_typed(parameter: str) -> bool:
@@ -170,20 +188,27 @@ def parse_start(text: str) -> str | int | datetime:
         ) from None
 
 
-def _print(consumer: PullConsumer, watch: Watch, count: int | None, as_json: bool) -> None:
-    """Poll and print until `count` messages, or each queue's end, or for ever."""
+def _print(
+    consumer: PullConsumer, watch: Watch, stopped: Stopped, count: int | None, as_json: bool
+) -> None:
+    """Poll and print until `count` messages, or each queue's end, or for ever. A queue that can't
+    be read any further keeps no other one from its end."""
     out = sys.stdout.buffer
     progress = Progress("read")
     left = count
     messages = size_bytes = 0
     try:
-        while left != 0 and not watch.at_end(consumer):
+        while left != 0 and not watch.at_end(consumer, stopped.queues):
             limit = 1000 if left is None else min(1000, left)
             try:
                 batch = consumer.poll(max_messages=limit, timeout=POLL_S)
             except (Truncated, Expired) as error:
                 click.echo(f"mq: {error}", err=True)
                 continue
+            except (Damaged, Unreadable) as error:
+                where = f"--queue {error.queue} --from {error.next_offset}"
+                stopped.add(error, f"mq consume {error.topic} {where}")
+                batch = []
             for message in batch:
                 if not watch.wanted(message.queue, message.offset):
                     continue

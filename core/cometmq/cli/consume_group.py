@@ -9,6 +9,7 @@ import click
 
 from cometmq.cli.json_lines import format_line
 from cometmq.cli.output import Progress
+from cometmq.cli.passing import Stopped
 from cometmq.client.admin import Admin
 from cometmq.client.group_consumer import Consumer
 from cometmq.client.handout import HeldMessage
@@ -23,11 +24,17 @@ class GroupPrinter:
     """Prints what a member gets, and knows when its group is through."""
 
     def __init__(
-        self, consumer: Consumer, admin: Admin, group: str, topic: str, as_json: bool
+        self,
+        consumer: Consumer,
+        admin: Admin,
+        group: str,
+        topic: str,
+        stopped: Stopped,
+        as_json: bool,
     ) -> None:
+        """`stopped` are the queues of this member that are read no further."""
         self.messages = 0
-        self.stopped: CometError | None = None
-        """Why a queue that this member holds is read no further."""
+        self.stopped = stopped
         self._consumer = consumer
         self._admin = admin
         self._group = group
@@ -73,13 +80,16 @@ class GroupPrinter:
 
     def _through(self, ends: dict[int, int]) -> bool:
         """Whether the group, all its members together, has finished everything before `ends`.
-        Raises Retryable when the broker is gone, and what stopped a queue that is not through."""
+        Raises Retryable when the broker is gone, and what stopped once nothing else is left
+        of what this member holds."""
         self._consumer.commit()
         committed = self._admin.committed(self._group, self._topic)
-        if all((committed.get(queue) or 0) >= end for queue, end in ends.items()):
+        behind = {queue for queue, end in ends.items() if (committed.get(queue) or 0) < end}
+        if not behind:
             return True
-        if self.stopped is not None:
-            raise self.stopped
+        held = {queue for _, queue in self._consumer.queues}
+        if not (behind & held).difference(self.stopped.queues):
+            self.stopped.finish()
         return False
 
 
@@ -109,10 +119,12 @@ def consume_as_member(
 
     Raises Refused, Retryable, and without `follow` Damaged and Unreadable.
     """
+    stopped = Stopped(at_once=follow)
 
     def warn(error: CometError) -> None:
-        if isinstance(error, Damaged | Unreadable) and not follow:
-            printer.stopped = error
+        if isinstance(error, Damaged | Unreadable):
+            place = f"--topic {topic} --queue {error.queue} --to {error.next_offset}"
+            stopped.add(error, f"mq group reset {group} {place}")
         else:
             click.echo(f"mq: {error}", err=True)
 
@@ -127,6 +139,6 @@ def consume_as_member(
         timeout=timeout_s,
         on_error=warn,
     ) as consumer:
-        printer = GroupPrinter(consumer, admin, group, topic, as_json)
+        printer = GroupPrinter(consumer, admin, group, topic, stopped, as_json)
         consumer.subscribe(topic, tags=tags)
         printer.print_until(count, None if follow else ends)

@@ -127,7 +127,11 @@ class PullConsumer(Face):
 
     def close(self) -> None:
         """End the connection. Nothing is committed by closing."""
-        self._driver.close()
+        try:
+            if self._reader.reporting and not self._driver.is_over():
+                self._driver.run(self._reader.farewell())
+        finally:
+            self._driver.close()
 
 
 def assign_first(

@@ -70,6 +70,15 @@ class Reader:
                 self._raise_old()
                 return []
 
+    @property
+    def reporting(self) -> bool:
+        """Whether an end now would keep the broker from hearing of damage."""
+        return self._taker.reporting
+
+    async def farewell(self) -> None:
+        """Wait a moment until it has heard."""
+        await self._taker.farewell()
+
     def _arrived(self) -> None:
         self._news.resolve(None)
 

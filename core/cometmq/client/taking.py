@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
+from cometmq.client.calls import Call
 from cometmq.client.cursor import Cursor, Decoded
 from cometmq.client.engine import Engine
 from cometmq.client.flows import log
 from cometmq.errors import BatchError, Damaged, Refused, Unreadable
 from cometmq.message import ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Empty, Operation, ReportDamage
+
+FAREWELL_S = 1.0
+"""So long the end of a consumer waits for the broker to have heard of damage."""
 
 UnreadablePolicy = Literal["skip", "raise"] | Callable[[UnreadableMessage], object]
 
@@ -25,6 +29,18 @@ class Taker:
         self._engine = engine
         self._unreadable = unreadable
         self._timeout_s = timeout_s
+        self._reports: set[Call[Empty]] = set()
+
+    @property
+    def reporting(self) -> bool:
+        """Whether the broker has not yet confirmed all the damage that it was told of."""
+        return bool(self._reports)
+
+    async def farewell(self) -> None:
+        """Wait a moment until it has: a close would take the reports back."""
+        deadline_s = self._engine.now_s() + FAREWELL_S
+        for report in list(self._reports):
+            await self._engine.until(report, deadline_s)
 
     def take(self, cursor: Cursor, most: int) -> Sequence[ReceivedMessage] | None:
         """Some messages of one queue; None when there are none now."""
@@ -71,7 +87,6 @@ class Taker:
         if cursor.suspect != offset:
             cursor.suspect = offset
             return
-        log.error("queue %d of %s, offset %d: %s", cursor.queue, cursor.topic, offset, error)
         cursor.error = Damaged(
             f"offsets {offset} to {next_offset - 1} of queue {cursor.queue} of {cursor.topic} "
             f"came damaged twice ({error}); seek({next_offset}, {cursor.queue}) goes past them",
@@ -79,16 +94,17 @@ class Taker:
             queue=cursor.queue,
             next_offset=next_offset,
         )
+        cursor.error.__cause__ = error
         report = ReportDamage(cursor.topic, cursor.queue, offset, str(error))
         deadline_s = self._engine.now_s() + self._timeout_s
         call = self._engine.call(Operation.REPORT_DAMAGE, report, Empty, deadline_s)
-        call.add_waiter(
-            lambda: (
-                log.warning("the damage could not be reported: %s", call.error)
-                if call.error is not None
-                else None
-            )
-        )
+        self._reports.add(call)
+        call.add_waiter(partial(self._reported, call))
+
+    def _reported(self, call: Call[Empty]) -> None:
+        self._reports.discard(call)
+        if call.error is not None:
+            log.warning("the damage could not be reported: %s", call.error)
 
     def _log_id(self) -> bytes:
         server = self._engine.connection.server
