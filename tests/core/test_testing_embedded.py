@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,25 @@ def test_a_restart_keeps_the_free_port_that_was_taken(tmp_path: Path) -> None:
             while len(found) < 2:
                 found |= {message.body for message in consumer.poll(timeout=10)}
     assert found == {b"before", b"after"}
+
+
+def test_a_process_that_never_stops_its_broker_ends_with_what_was_sent(tmp_path: Path) -> None:
+    """The broker is there until the producer's end has sent what was still buffered."""
+    program = (
+        "import sys\n"
+        "from cometmq import Message, Producer\n"
+        "from cometmq.testing import EmbeddedBroker\n"
+        "broker = EmbeddedBroker(data=sys.argv[1]).start()\n"
+        "Producer(broker.address, level='disk').send_soon(Message('t', b'late'))\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    with (
+        EmbeddedBroker(data=str(tmp_path)) as broker,
+        PullConsumer(broker.address, topic="t") as consumer,
+    ):
+        assert [message.body for message in consumer.poll(timeout=10)] == [b"late"]
 
 
 def test_a_restart_of_what_does_not_run_is_a_start() -> None:

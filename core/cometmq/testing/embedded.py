@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from cometmq.broker import Broker
 from cometmq.config import load_config
 from cometmq.environment import Environment
+from cometmq.errors import ConfigError
 from cometmq.plugins import compose
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.movable_clock import MovableClock
@@ -30,7 +31,8 @@ class EmbeddedBroker:
     By default it keeps everything in memory and listens in process (`inproc://`). Give `data`
     to keep the log in a folder, `listen` for real sockets, `environment` to move its clock or
     break its disk, `plugins` as on the command line (`memory` is added when there is no `data`).
-    Use it as a context manager, or through the pytest fixture `mq_broker`.
+    Use it as a context manager, or through the pytest fixture `mq_broker`. One that nobody stops
+    goes with its process, as a broker that is killed.
     """
 
     def __init__(
@@ -45,6 +47,10 @@ class EmbeddedBroker:
     ) -> None:
         """`settings` are dotted config keys (`{"log.segment_bytes": 1 << 20}`); `extra_plugins`
         are plugin objects by name, enabled without being installed."""
+        if isinstance(plugins, str):
+            raise ConfigError(
+                f"plugins={plugins!r}: a sequence of names is wanted, as in plugins=[{plugins!r}]"
+            )
         self._listen = listen or f"inproc://embedded-{next(_numbers)}"
         names = [*([] if data else ["memory"]), *plugins, *(extra_plugins or {})]
         overrides: dict[str, object] = {
@@ -81,7 +87,9 @@ class EmbeddedBroker:
         if self._thread is not None:
             raise RuntimeError("the embedded broker is running already; stop() it first")
         ready: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="embedded-broker")
+        self._thread = threading.Thread(
+            target=self._run, args=(ready,), name="embedded-broker", daemon=True
+        )
         self._thread.start()
         try:
             ready.result(START_TIMEOUT_S)
