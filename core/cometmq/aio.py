@@ -23,6 +23,7 @@ import msgspec
 from cometmq.client.administration import Administration
 from cometmq.client.aio_consumer import Consumer
 from cometmq.client.aio_driver import AioDriver
+from cometmq.client.arguments import milliseconds
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.consumer import assign, assign_first
@@ -189,9 +190,8 @@ class PullConsumer(AioFace):
         connect: Connect | None = None,
     ) -> None:
         engine = make_engine(address, client_id, credentials, environment, connect)
-        options = FetchOptions(
-            group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
-        )
+        wait_ms = milliseconds("fetch_wait", fetch_wait)
+        options = FetchOptions(group or "", fetch_bytes, read_ahead_bytes, wait_ms, on_expired)
         self._reader = Reader(
             engine, options, start=start, unreadable=unreadable, timeout_s=timeout
         )

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from cometmq.client.arguments import check_number
 from cometmq.client.group_administration import GroupAdministration
 from cometmq.client.offsets import (
     Start,
@@ -51,9 +52,7 @@ class Administration(GroupAdministration):
         """See `Admin.create_topic`."""
         check_name("topic", name)
         header = TopicCreate(name, queues, readable, writable)
-        return await self.engine.ask(
-            Operation.TOPIC_CREATE, header, TopicDescription, self._deadline_s()
-        )
+        return await self._ask(Operation.TOPIC_CREATE, header, TopicDescription)
 
     async def alter_topic(
         self,
@@ -65,36 +64,33 @@ class Administration(GroupAdministration):
     ) -> TopicDescription:
         """See `Admin.alter_topic`."""
         check_name("topic", name)
+        if not isinstance(retention, Retention | None):
+            raise Refused(
+                f"retention={retention!r}: a Retention is wanted, as in Retention(time_ms=60_000)",
+                "BAD_REQUEST",
+            )
         header = TopicAlter(name, queues, readable, writable, retention=retention)
-        return await self.engine.ask(
-            Operation.TOPIC_ALTER, header, TopicDescription, self._deadline_s()
-        )
+        return await self._ask(Operation.TOPIC_ALTER, header, TopicDescription)
 
     async def delete_topic(self, name: str) -> None:
         """See `Admin.delete_topic`."""
         check_name("topic", name)
-        await self.engine.ask(Operation.TOPIC_DELETE, TopicDelete(name), Empty, self._deadline_s())
+        await self._ask(Operation.TOPIC_DELETE, TopicDelete(name), Empty)
 
     async def list_topics(self, prefix: str) -> list[TopicInfo]:
         """See `Admin.list_topics`."""
-        reply = await self.engine.ask(
-            Operation.TOPIC_LIST, TopicList(prefix), TopicListing, self._deadline_s()
-        )
+        reply = await self._ask(Operation.TOPIC_LIST, TopicList(prefix), TopicListing)
         return reply.topics
 
     async def describe_topic(self, name: str, usage: bool = False) -> TopicDescription:
         """See `Admin.describe_topic`."""
         check_name("topic", name)
         header = TopicDescribe(name, usage=usage)
-        return await self.engine.ask(
-            Operation.TOPIC_DESCRIBE, header, TopicDescription, self._deadline_s()
-        )
+        return await self._ask(Operation.TOPIC_DESCRIBE, header, TopicDescription)
 
     async def broker_info(self) -> BrokerInfoReply:
         """See `Admin.broker_info`."""
-        return await self.engine.ask(
-            Operation.BROKER_INFO, BrokerInfo(), BrokerInfoReply, self._deadline_s()
-        )
+        return await self._ask(Operation.BROKER_INFO, BrokerInfo(), BrokerInfoReply)
 
     async def offsets(self, topic: str) -> dict[int, OffsetsPart]:
         """See `Admin.offsets`."""
@@ -139,6 +135,8 @@ class Administration(GroupAdministration):
         """The queues of a topic, or the one named. Raises Refused when it has no such queue."""
         info = (await self.describe_topic(topic)).info
         queues = range(info.queues) if queue is None else [queue]
+        if queue is not None:
+            check_number("queue", queue, least=0, whole=True, error=Refused)
         if queue is not None and not 0 <= queue < info.queues:
             raise Refused(
                 f"{topic} has queues 0 to {info.queues - 1}, not {queue}", "QUEUE_NOT_FOUND"

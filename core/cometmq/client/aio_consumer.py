@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from cometmq.client.aio_driver import AioDriver
+from cometmq.client.arguments import check_timeout
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy
@@ -123,6 +124,7 @@ class Consumer(AioFace):
         handout, over = self._grouping.handout, self._grouping.over
         if not over.done and (message := handout.next()) is not None:
             return message
+        check_timeout(timeout)
         await self.start()
         engine = self._grouping.engine
         deadline_s = float("inf") if timeout is None else engine.now_s() + timeout

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from cometmq.batch import NO_PROPERTIES, ProducerTuple, RecordTuple
+from cometmq.client.arguments import check_timeout
 from cometmq.client.flows import Waitable, log
 from cometmq.client.routing import Route
 from cometmq.client.validation import queue_of_key
@@ -252,6 +253,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         """
         batch = self.batch
         if not batch.done:
+            if timeout is not None:
+                check_timeout(timeout)
             batch.owner.wait(batch, timeout)
             if not batch.done:
                 raise OutcomeUnknown(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from cometmq.client.arguments import milliseconds
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
@@ -53,9 +54,8 @@ class PullConsumer(Face):
         connect: Connect | None = None,
     ) -> None:
         engine = make_engine(address, client_id, credentials, environment, connect)
-        options = FetchOptions(
-            group or "", fetch_bytes, read_ahead_bytes, int(fetch_wait * 1000), on_expired
-        )
+        wait_ms = milliseconds("fetch_wait", fetch_wait)
+        options = FetchOptions(group or "", fetch_bytes, read_ahead_bytes, wait_ms, on_expired)
         self._reader = Reader(
             engine, options, start=start, unreadable=unreadable, timeout_s=timeout
         )

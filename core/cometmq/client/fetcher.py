@@ -8,13 +8,14 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.client.arguments import check_number
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.engine import Engine
 from cometmq.client.outcomes import part_failure
 from cometmq.client.pages import keep_pages
-from cometmq.errors import CometError, ConfigError, PositionError, ProtocolError, Retryable
+from cometmq.errors import CometError, PositionError, ProtocolError, Retryable
 from cometmq.protocol import (
     Fetch,
     FetchPart,
@@ -51,10 +52,7 @@ class FetchOptions(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, least in (("fetch_bytes", 1), ("read_ahead_bytes", 1), ("wait_ms", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r}: a number from {least} up is wanted"
-                )
+            check_number(name, getattr(self, name), least=least, whole=True)
 
 
 class Fetcher:

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from cometmq.client.arguments import check_timeout
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
@@ -175,6 +176,7 @@ class Consumer(Face):
         handout, over = self._grouping.handout, self._grouping.over
         if not over.done and (message := handout.next()) is not None:
             return message
+        check_timeout(timeout)
         self.start()
         engine = self._grouping.engine
         deadline_s = float("inf") if timeout is None else engine.now_s() + timeout

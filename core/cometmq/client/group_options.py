@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.client.arguments import check_number
 from cometmq.client.fetcher import ExpiredPolicy
 from cometmq.client.validation import check_name
 from cometmq.errors import ConfigError, Refused
@@ -53,10 +54,12 @@ class GroupOptions(msgspec.Struct, frozen=True):
             "commit_interval_s",
             "prefetch_messages",
             "prefetch_bytes",
+            "fetch_bytes",
+            "timeout_s",
         ):
-            if getattr(self, name) <= 0:
-                given = name.removesuffix("_s")
-                raise ConfigError(f"{given}={getattr(self, name)!r}: more than 0 is wanted")
+            whole = not name.endswith("_s")
+            check_number(name.removesuffix("_s"), getattr(self, name), above=0, whole=whole)
+        check_number("fetch_wait", self.fetch_wait_s, least=0)
         if self.heartbeat_s * 2 > self.session_timeout_s:
             raise ConfigError(
                 f"heartbeat={self.heartbeat_s:g} s with session_timeout="

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cometmq.client.arguments import check_timeout
 from cometmq.client.broadcasting import Broadcasting
 from cometmq.client.clustering import Clustering
 from cometmq.client.commits import Commits
@@ -128,6 +129,7 @@ class Grouping:
 
     async def finish(self, timeout_s: float) -> None:
         """Finish what is handed out, for at most so long; release, leave."""
+        check_timeout(timeout_s)
         self.end()
         if self.started and not self.dispatch.stopping:
             self.dispatch.stopping = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cometmq.client.arguments import check_number
 from cometmq.client.fetcher import Fetcher
 from cometmq.errors import Refused
 from cometmq.message import ReceivedMessage
@@ -23,8 +24,7 @@ class Listener:
     def __init__(
         self, topic: str, tags: str, handler: Handler | None, workers: int, orderly: bool
     ) -> None:
-        if not 1 <= workers <= 1000:
-            raise Refused(f"workers={workers!r}: a number from 1 to 1000 is wanted")
+        check_number("workers", workers, least=1, most=1000, whole=True, error=Refused)
         if handler is not None and not callable(handler):
             raise Refused(f"handler={handler!r}: a function that takes a message is wanted")
         self.topic = topic

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.client.arguments import check_number
 from cometmq.client.codecs import shrinker
 from cometmq.client.validation import check_level
 from cometmq.errors import ConfigError
@@ -28,9 +29,8 @@ class ProducerOptions(msgspec.Struct, frozen=True):
         check_level(self.level)
         if self.when_full not in ("block", "raise"):
             raise ConfigError(f"when_full={self.when_full!r}: choose 'block' or 'raise'")
-        for name in ("batch_bytes", "buffer_bytes", "send_timeout"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: a number above 0 is wanted")
-        if not self.linger_ms >= 0:
-            raise ConfigError(f"linger_ms={self.linger_ms!r}: a number from 0 up is wanted")
+        for name in ("batch_bytes", "buffer_bytes"):
+            check_number(name, getattr(self, name), above=0, whole=True)
+        check_number("send_timeout", self.send_timeout, above=0)
+        check_number("linger_ms", self.linger_ms, least=0)
         shrinker(self.compression, self.compression_level)  # raises what a producer can't have

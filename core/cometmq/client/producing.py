@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
+from cometmq.client.arguments import check_timeout
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.closing import MOMENT_S, Closing
 from cometmq.client.codecs import shrinker
@@ -220,6 +221,7 @@ class Accumulator:
     async def flush(self, timeout_s: float | None) -> int:
         """Close all open batches and wait until what is closed by now is done, or the time is
         over. Returns how many batches are not done."""
+        check_timeout(timeout_s)
         deadline_s = None if timeout_s is None else self.engine.now_s() + timeout_s
         for batch in list(self.open):
             self._close(batch)

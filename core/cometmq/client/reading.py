@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.client.arguments import check_number, check_timeout
 from cometmq.client.assignment import Assignment, TopicQueue
 from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine
@@ -39,6 +40,7 @@ class Reader:
             raise Refused(
                 f"on_expired={options.on_expired!r}: choose 'earliest', 'latest' or 'stop'"
             )
+        check_number("timeout", timeout_s, above=0)
         self._passed = (Truncated,) if options.on_expired == "stop" else (Truncated, Expired)
         self.engine = engine
         self._group = options.group
@@ -54,8 +56,8 @@ class Reader:
 
     async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
         """See `PullConsumer.poll`."""
-        if max_messages < 1:
-            raise Refused(f"max_messages={max_messages}: at least 1 is needed")
+        check_number("max_messages", max_messages, least=1, whole=True, error=Refused)
+        check_timeout(timeout_s)
         deadline_s = self.engine.now_s() + timeout_s
         await self.assignment.ready()
         while True:
@@ -139,8 +141,7 @@ class Reader:
 
     async def seek(self, offset: int, queue: int | None, topic: str | None) -> None:
         """Go on at an offset that a person chose."""
-        if offset < 0:
-            raise Refused(f"offset {offset}: offsets begin at 0")
+        check_number("offset", offset, least=0, whole=True, error=Refused)
         await self.assignment.ready()
         cursor = self.assignment.one(queue, topic)
         await self.assignment.renew([cursor], self._deadline_s())

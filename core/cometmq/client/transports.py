@@ -14,6 +14,8 @@ GROUP = "cometmq.transports"
 def address_or_default(address: str | None) -> str:
     """The address given, else the one in `MQ_CONNECT`. Raises ConfigError when there is none."""
     chosen = address or os.environ.get("MQ_CONNECT", "")
+    if not isinstance(chosen, str):
+        raise ConfigError(f"address={chosen!r}: a text is wanted, as in 'tcp://127.0.0.1:7800'")
     if not chosen:
         raise ConfigError(
             "no broker address: pass one (tcp://127.0.0.1:7800) or set MQ_CONNECT to it"

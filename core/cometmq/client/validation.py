@@ -73,7 +73,7 @@ def header_bytes(message: Message, limits: Limits) -> int:
     for key in keys:
         total += _text_bytes("key", key)
     for name, value in properties.items():
-        total += _text_bytes("property name", name) + _text_bytes("property", value)
+        total += _text_bytes("property name", name) + _text_bytes("property", value, name)
     if total > limits.header_bytes:
         raise Refused(
             f"a message for {message.topic} has {total:,} bytes of tag, keys and properties; "
@@ -151,9 +151,11 @@ def unencodable(error: Exception) -> Refused:
     return Refused(f"messages that can't be encoded: {why}", "BAD_BATCH")
 
 
-def _text_bytes(what: str, text: object) -> int:
+def _text_bytes(what: str, text: object, name: str | None = None) -> int:
+    """`name`: which one of several it is."""
     if not isinstance(text, str):
-        raise Refused(f"{what} {text!r} is {type(text).__name__}; text is wanted", "BAD_REQUEST")
+        which = what if name is None else f"{what} {name!r}:"
+        raise Refused(f"{which} {text!r} is {type(text).__name__}; text is wanted", "BAD_REQUEST")
     try:
         return len(text.encode()) + TEXT_BYTES
     except UnicodeEncodeError:

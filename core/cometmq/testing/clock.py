@@ -13,9 +13,10 @@ _TURNS = 20
 
 def check_forward(seconds: float) -> None:
     """Raises ValueError where monotonic time is to go back."""
-    if not seconds >= 0:
+    if not isinstance(seconds, int | float) or not seconds >= 0:
         raise ValueError(
-            f"{seconds!r} seconds can't pass: time only goes on; `step_wall` sets the wall clock"
+            f"{seconds!r} seconds can't pass: time only goes on, by a number of seconds from 0 up; "
+            "`step_wall` sets the wall clock"
         )
 
 
