@@ -242,6 +242,21 @@ def test_damage_before_the_checkpoint_is_not_cut(data: Path) -> None:
     assert start(data)[1] == [12, 12, 12]
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--cut", "note: there is nothing to cut"),
+        ("--repair", "note: there is nothing that --repair"),
+    ],
+)
+def test_what_was_asked_for_and_has_nothing_to_do_is_said(
+    data: Path, option: str, sentence: str
+) -> None:
+    result = mq("doctor", str(data), option)
+    assert result.exit_code == 0 and sentence in result.stdout
+    assert "nothing" not in mq("doctor", str(data)).stdout
+
+
 def test_a_torn_end_is_left_to_the_next_start(data: Path) -> None:
     segment = segments(data)[-1]
     end = len(segment.read_bytes().rstrip(b"\0"))

@@ -48,8 +48,10 @@ def doctor(
 
     try:
         done: list[str] = []
+        idle = ""
         diagnosis = diagnose(environment.files, storage(), folder)
         if repairs or cut:
+            idle = _idle(diagnosis, cut)
             done = repair(environment.files, storage(), diagnosis, cut=cut)
             diagnosis = diagnose(environment.files, storage(), folder)
     finally:
@@ -57,9 +59,23 @@ def doctor(
     note = shortage(config, highest_limit())
     if note:
         diagnosis.complaints.append(Complaint("warning", note))
+    if idle and not as_json:
+        click.echo(f"note: {idle}")
     _print(diagnosis, done, as_json)
     if not diagnosis.healthy:
         sys.exit(1)
+
+
+def _idle(diagnosis: Diagnosis, cut: bool) -> str:
+    """What was asked for and has nothing to do, or empty."""
+    found = {complaint.repair for complaint in diagnosis.complaints}
+    if cut and "cut" not in found:
+        return (
+            "there is nothing to cut: no damage that a cut gives up puts the log's state in doubt"
+        )
+    if not cut and "set-aside" not in found:
+        return "there is nothing that --repair moves aside"
+    return ""
 
 
 def _print(diagnosis: Diagnosis, done: list[str], as_json: bool) -> None:
