@@ -51,6 +51,22 @@ def test_an_address_that_is_no_text() -> None:
         Producer(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("tcp://127.0.0.1:78000", "'78000' in .* is no port"),
+        ("tcp://127.0.0.1:0", "'0' in .* is no port"),
+        ("tcp://127.0.0.1", "lacks host or port"),
+        ("tcp://::1:7800", "in brackets"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_refused_before_anything_is_sent(
+    address: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Producer(address)
+
+
 def calls(consumer: PullConsumer, member: Consumer, producer: Producer) -> dict[str, Any]:
     """Calls with a wrong argument, by what their sentence begins with."""
     wrong: Any = "1"

@@ -14,6 +14,7 @@ import stat
 from typing import Any, NamedTuple
 
 from cometmq.errors import ConfigError
+from cometmq.tcp_address import host_and_port
 
 IPC_PATH_BYTES_MAX = 107
 _MOMENT_S = 0.1
@@ -63,18 +64,7 @@ def parse(address: str, *, listening: bool) -> Endpoint:
         )
     if scheme == "ipc":
         return _parse_ipc(address, rest)
-    host, colon, port_text = rest.rpartition(":")
-    if not colon or not host or "/" in rest:
-        raise ConfigError(f"{address!r} lacks host or port; write tcp://HOST:PORT")
-    lowest = 0 if listening else 1
-    port = int(port_text) if port_text.isascii() and port_text.isdigit() else -1
-    if not lowest <= port <= 65535:
-        raise ConfigError(
-            f"{port_text!r} in {address!r} is no port; write a number from {lowest} to 65535"
-        )
-    if host.startswith("[") != host.endswith("]") or (":" in host and not host.startswith("[")):
-        raise ConfigError(f"{address!r}: write an IPv6 address in brackets, as in tcp://[::1]:7800")
-    host = host.removeprefix("[").removesuffix("]")
+    host, port = host_and_port(address, listening=listening)
     return Endpoint("tcp", "0.0.0.0" if host == "*" and listening else host, port)
 
 

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 
 from cometmq.errors import ConfigError
 from cometmq.interfaces import Connect
+from cometmq.tcp_address import host_and_port
 
 GROUP = "cometmq.transports"
 
@@ -26,7 +27,8 @@ def address_or_default(address: str | None) -> str:
 def find_connect(address: str) -> Connect:
     """The connect function of the transport for this address's scheme; no other is imported.
 
-    Raises ConfigError for an address without a scheme or with one that no transport brings.
+    Raises ConfigError for an address without a scheme, with one that no transport
+    brings, or with a port that is none.
     """
     scheme, separator, _ = address.partition("://")
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -35,5 +37,7 @@ def find_connect(address: str) -> Connect:
         raise ConfigError(
             f"address {address!r}: it must begin with one of {known}, as in tcp://127.0.0.1:7800"
         )
+    if scheme == "tcp":  # at once, not when the first request is to go
+        host_and_port(address, listening=False)
     connect: Connect = found[scheme].load()
     return connect
