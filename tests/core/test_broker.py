@@ -322,7 +322,7 @@ def test_who_knew_an_incarnation_never_makes_a_topic() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         (result,) = await client.send(batch_of("t", 0, b"x"), incarnations=[7])
         assert result.status == Status.TOPIC_GONE
-        assert "offsets begin anew" in result.detail
+        assert "offsets begin anew" in result.detail and "`mq topic create`" in result.detail
         assert len(rig.broker.topics) == 0
 
     play(scenario)

@@ -25,6 +25,21 @@ def due(fields: str, begin: str, count: int, timezone: str = BERLIN) -> list[str
 
 
 @pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ("25:00", "hours go from 0 to 23"),
+        ("04:60", "minutes from 0 to 59"),
+        ("04:30", r"every day at that time is '30 4 \* \* \*'"),
+        ("* * * * * *", "fields: 6"),
+        ("", "fields: 0"),
+    ],
+)
+def test_what_has_no_five_fields_is_not_blamed_on_a_weekday(fields: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Cron(fields)
+
+
+@pytest.mark.parametrize(
     ("fields", "begin", "expected"),
     [
         # Summer time begins on 29 March 2026 at 01:00 UTC: 02:00 to 02:59 are left out.

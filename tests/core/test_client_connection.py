@@ -132,7 +132,7 @@ def test_deadline_of_a_change_that_went_out_is_unknown() -> None:
     rig.pass_time(2.9)
     assert not call.done
     rig.pass_time(0.2)
-    with pytest.raises(OutcomeUnknown, match="TOPIC_CREATE"):
+    with pytest.raises(OutcomeUnknown, match="topic create"):
         call.result()
 
 
@@ -154,7 +154,7 @@ def test_deadline_of_a_change_that_never_went_out_is_retryable_and_says_why() ->
     with pytest.raises(Retryable, match="nobody listens there") as caught:
         call.result()
     assert caught.value.code == "NOT_CONNECTED" and "mq run" in str(caught.value)
-    assert str(caught.value).startswith("nobody listens there, so the TOPIC_CREATE request")
+    assert str(caught.value).startswith("nobody listens there, so the topic create request")
 
 
 def test_a_name_that_nobody_has_is_no_reason_to_start_a_broker() -> None:

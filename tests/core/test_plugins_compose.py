@@ -288,7 +288,8 @@ def test_an_import_that_fails_names_everybody(publish: Publish) -> None:
     assert str(caught.value) == (
         "plugin `guard` (broken 3.1) can't be imported from published_broken_guard:It: "
         "ModuleNotFoundError: No module named 'no_such_module_here'; install what it needs, or "
-        "take it out with --plugins -guard"
+        "do without it: name it no more, or, where it is on by default, take it out with "
+        "--plugins -guard"
     )
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 

@@ -53,7 +53,8 @@ class Catalog:
             raise Rejected(
                 Status.TOPIC_GONE,
                 f"topic {shown(name)} as this client knows it (incarnation {incarnation}) was "
-                "deleted: ask for the topic again, its offsets begin anew",
+                "deleted: create it again if it is missing (`mq topic create`), then send, or seek "
+                "in a consumer; its offsets begin anew",
             )
         raise Rejected(
             Status.TOPIC_NOT_FOUND,
@@ -68,7 +69,7 @@ class Catalog:
             raise Rejected(
                 Status.QUEUE_NOT_FOUND,
                 f"topic {shown(name)} has no queue {queue}, only 0 to {topic.queues - 1}: "
-                "ask for the topic again",
+                "name one of these, or give it more by `mq topic alter --queues`",
             )
         return topic
 

@@ -16,8 +16,10 @@ from tzlocal import get_localzone
 
 from cometmq.errors import ConfigError
 
+_FIELDS = 5
 _TICK = timedelta(microseconds=1)
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_TIME_OF_DAY = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _NUMBERS = re.compile(r"(?:\*|([0-9]+)(?:-([0-9]+))?)(?:/([1-9][0-9]*))?")
 
 
@@ -86,7 +88,20 @@ def _with_named_days(fields: str) -> str:
     """The line with names for the numbers of weekdays: APScheduler counts them from Monday, cron
     from Sunday, which is 0 or 7. Raises ValueError."""
     *others, weekdays = fields.split() or [""]
+    if len(others) != _FIELDS - 1:
+        raise ValueError(_no_line(fields))
     return " ".join([*others, ",".join(map(_named, weekdays.split(",")))])
+
+
+def _no_line(fields: str) -> str:
+    """What is wrong with other than five fields; a time of day is often meant for every day."""
+    found = _TIME_OF_DAY.fullmatch(fields.strip())
+    if found is None:
+        return f"fields: {len(fields.split())}"
+    hour, minute = map(int, found.groups())
+    if hour > 23 or minute > 59:
+        return "hours go from 0 to 23, minutes from 0 to 59"
+    return f"every day at that time is '{minute} {hour} * * *'"
 
 
 def _named(part: str) -> str:

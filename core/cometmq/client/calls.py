@@ -62,7 +62,8 @@ class Call(Waitable[S]):
     def name(self) -> str:
         """What it asks for, for people."""
         known = self.operation in Operation.__members__.values()
-        return Operation(self.operation).name if known else f"OPERATION_{self.operation}"
+        name = Operation(self.operation).name if known else f"operation {self.operation}"
+        return name.lower().replace("_", " ")
 
     @property
     def changing(self) -> bool:

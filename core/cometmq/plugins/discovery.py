@@ -56,7 +56,8 @@ class Candidate:
             raise plugin_error(
                 self,
                 f"can't be imported from {self.target}: {type(error).__name__}: {error}",
-                f"install what it needs, or take it out with --plugins -{self.name}",
+                "install what it needs, or do without it: name it no more, or, where it is on by "
+                f"default, take it out with --plugins -{self.name}",
             ) from error
 
 
