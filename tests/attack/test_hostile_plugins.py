@@ -156,7 +156,7 @@ def _given(answer: object) -> object:
     return answer
 
 
-@pytest.mark.parametrize("answer", [ValueError("oh"), True, [7], [1, 1], "ab", object()], ids=repr)
+@pytest.mark.parametrize("answer", [ValueError("oh"), True, [7], [1, 1], "ab", [None]], ids=repr)
 def test_what_a_filter_says_wrongly_is_answered_with_its_plugins_name(answer: object) -> None:
     async def scenario() -> None:
         for parsed in (answer, Selecting(answer)):
@@ -181,7 +181,9 @@ class Unsendable(msgspec.Struct, array_like=True):
 
 
 @pytest.mark.parametrize("operation", [1500, 1501])
-@pytest.mark.parametrize("answer", [ValueError("oh"), None, 7, Unsendable()], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [ValueError("oh"), None, 7, Unsendable()], ids=lambda one: type(one).__name__
+)
 def test_what_an_operation_answers_wrongly_is_answered_with_its_plugins_name(
     answer: object, operation: int
 ) -> None:
