@@ -275,13 +275,17 @@ def test_the_broker_looks_after_a_lone_request_and_comes_to_an_end(
         looks += 1
         return listener._epoll.poll(0)
 
+    def until_it_sleeps() -> None:
+        while receiver.call(lambda: listener._spin.wanted):
+            pass  # each call is a turn of the loop
+
     with Client(connect(listener.address, Limits())).connected() as client:
         for _ in range(2 * TRIAL + 4):
             assert client.ask(b"x") == [b"x"]
+        until_it_sleeps()
         receiver.call(lambda: setattr(listener, "_look_now", count))
         assert client.ask(b"x") == [b"x"]
-        while receiver.call(lambda: listener._spin.wanted):
-            pass  # each call is a turn of the loop
+        until_it_sleeps()
     assert LOOKS <= looks <= LOOKS_MAX + 2 * LOOKS
 
 
