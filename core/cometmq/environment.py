@@ -91,9 +91,10 @@ class File(Protocol):
     def truncate(self, size: int) -> None:
         """Cut or extend the file to `size` bytes."""
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         """fdatasync without blocking the loop: what was written before the call is on disk after
-        it. Raises OSError; then nothing may be assumed any more."""
+        it. Returns the seconds that the disk took, without the way to a thread and back. Raises
+        OSError; then nothing may be assumed any more."""
 
     def sync_blocking(self) -> None:
         """The same in the calling thread."""

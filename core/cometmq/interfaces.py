@@ -84,9 +84,10 @@ class Storage(Protocol):
     def read_now(self, position: int, size: int) -> bytes | bytearray | None:
         """The same if the page cache has it, else None."""
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         """All that was written or begun before this call is on disk: the active segment, a sealed
-        one not yet synced, the folder. Raises OSError: then the log must stop for good."""
+        one not yet synced, the folder. Returns the seconds that the disk took, without the way to
+        a thread and back. Raises OSError: then the log must stop for good."""
 
     def sync_blocking(self) -> None:
         """The same in the calling thread."""
@@ -148,10 +149,10 @@ class Syncer(Protocol):
     def synced(self) -> int:
         """The position up to which bytes are on disk."""
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         """Sync in a thread; moves `synced` to what was appended when it was called. One at a time:
-        a second caller waits for one that started after its call. After a failure the log is
-        stopped and this raises LogStopped."""
+        a second caller waits for one that started after its call. Returns the seconds that the
+        disk took. After a failure the log is stopped and this raises LogStopped."""
 
     def sync_blocking(self) -> None:
         """The same in the loop's thread, for a lone waiter on a fast disk."""

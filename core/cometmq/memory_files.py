@@ -82,8 +82,9 @@ class MemoryFile:
         self._must_be_writable()
         self._content.resize(size)
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         self.sync_blocking()
+        return 0.0
 
     def sync_blocking(self) -> None:
         """Nothing to do: there is nothing that memory would survive."""

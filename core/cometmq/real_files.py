@@ -8,6 +8,7 @@ import os
 import resource
 import stat
 import sys
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ _FOLDER_MODE = 0o750
 _PID_WIDTH = 20
 """Always as long, so that the file of a lock need never be cut, which would give its block away."""
 
-HandOver = Callable[[Callable[[], None]], Awaitable[None]]
+HandOver = Callable[[Callable[[], float]], Awaitable[float]]
 
 
 class RealFile:
@@ -125,8 +126,13 @@ class RealFile:
         except OSError as error:
             raise self._named(error) from None
 
-    async def sync(self) -> None:
-        await self._files.hand_over(self.sync_blocking)
+    async def sync(self) -> float:
+        return await self._files.hand_over(self._sync_timed)
+
+    def _sync_timed(self) -> float:
+        begun_s = time.monotonic()
+        self.sync_blocking()
+        return time.monotonic() - begun_s
 
     def sync_blocking(self) -> None:
         try:

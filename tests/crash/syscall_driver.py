@@ -54,8 +54,8 @@ QUEUES = 3
 SETTINGS = LogSettings(mark_idle_ms=60_000, checkpoint_step_bytes=200, background_ms=1)
 
 
-async def at_once(function: Callable[[], None]) -> None:
-    function()
+async def at_once(function: Callable[[], float]) -> float:
+    return function()
 
 
 class OneThread:

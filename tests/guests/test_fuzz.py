@@ -114,6 +114,16 @@ def told(what: str, taken: list[float]) -> dict[str, float]:
     return at
 
 
+def await_rest(admin: Admin) -> None:
+    """Until the broker has ended what it has of the held clients: of the requests that it counts
+    between two looks only one is left, the look itself."""
+    until_s = time.monotonic() + PATIENCE_S
+    before = admin.broker_info().metrics["requests"]
+    while (now := admin.broker_info().metrics["requests"]) > before + 1:
+        assert time.monotonic() < until_s, "the broker is still busy with clients that are held"
+        before = now
+
+
 def taken_by_turns(pair: Pair, broker: BrokerProcess, folder: Path) -> tuple[list[float], ...]:
     """What the pair's messages took while the clients were held, and beside them."""
     quiet: list[float] = []
@@ -122,8 +132,8 @@ def taken_by_turns(pair: Pair, broker: BrokerProcess, folder: Path) -> tuple[lis
     clients = HostileClients(broker.address, folder, 2 * FUZZ_S + 300)
     try:
         for _ in range(slices):
-            with clients.held():
-                time.sleep(0.5)  # the broker ends what it has of theirs
+            with clients.held(), Admin(broker.address) as admin:
+                await_rest(admin)
                 quiet += pair.work(QUIET_S, broker)
             beside += pair.work(FUZZ_S / slices, broker)
         clients.assert_all_there()

@@ -30,10 +30,11 @@ class StorageSyncer:
         self._storage.write(self.appended, [b"0123456789"])
         self.appended += 10
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         covered = self.appended
-        await self._storage.sync()
+        took_s = await self._storage.sync()
         self.synced = covered
+        return took_s
 
     def sync_blocking(self) -> None:
         raise LogError("flush-async never syncs in the loop")

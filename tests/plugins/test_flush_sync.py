@@ -26,15 +26,18 @@ class FakeSyncer:
         self.begun = 0
         self.in_loop = 0
         self.sync_takes_s = 0.0002
+        self.hand_over_takes_s = 0.0
         self.error: Exception | None = None
         self._running: list[asyncio.Future[None]] = []
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         self.begun += 1
         covered = self.appended
         self._running.append(asyncio.get_running_loop().create_future())
         await self._running[-1]
+        self.virtual.clock.advance(self.hand_over_takes_s)
         self._end(covered)
+        return self.sync_takes_s
 
     def sync_blocking(self) -> None:
         self.in_loop += 1
@@ -193,6 +196,20 @@ def test_one_long_sync_ends_that_at_once_and_trust_comes_back_slowly() -> None:
             if syncer.running:
                 await syncer.let_end()
         assert syncer.in_loop > 1
+
+    asyncio.run(run())
+
+
+def test_a_slow_hand_over_to_the_thread_makes_a_sync_no_slow_one() -> None:
+    async def run() -> None:
+        syncer = FakeSyncer()
+        syncer.hand_over_takes_s = 0.005
+        policy = started(syncer)
+        put(syncer, policy, awaited=True)
+        await syncer.turn()
+        await syncer.let_end()
+        put(syncer, policy, awaited=True, alone=True)
+        assert syncer.in_loop == 1
 
     asyncio.run(run())
 

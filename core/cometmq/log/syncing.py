@@ -32,6 +32,7 @@ class LogSyncer:
         self._running: asyncio.Event | None = None
         self._started = 0
         self._finished = 0
+        self._took_s = 0.0
         self._targets: list[int] = []
         self._failure = ""
 
@@ -45,7 +46,7 @@ class LogSyncer:
         """The position up to which bytes are on disk."""
         return self._positions.synced
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         """See `cometmq.interfaces.Syncer`. Raises LogStopped after a failure, now or before."""
         ticket = self._started + 1
         while self._finished < ticket:
@@ -54,6 +55,7 @@ class LogSyncer:
                 await self._sync_once()
             else:
                 await self._running.wait()
+        return self._took_s
 
     def sync_blocking(self) -> None:
         """See `cometmq.interfaces.Syncer`. Raises LogStopped after a failure, now or before."""
@@ -76,7 +78,7 @@ class LogSyncer:
         # Only one asynchronous sync runs, so its target is the list's first.
         self._targets.insert(0, self._positions.appended)
         try:
-            await self._storage.sync()
+            self._took_s = await self._storage.sync()
         except (OSError, CometError) as error:
             self._targets.pop(0)
             raise self._fail(error) from error

@@ -128,11 +128,12 @@ class FaultyFile(MemoryFile):
         self._files.check("truncate", self._path)
         super().truncate(size)
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         mark = self._content.mark()
         await asyncio.sleep(0)
         await self._files.wait_if_held()
         self._sync(mark)
+        return 0.0
 
     def sync_blocking(self) -> None:
         if self._files.holding:

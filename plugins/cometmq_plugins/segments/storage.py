@@ -249,9 +249,9 @@ class SegmentStorage:
         self._table.adopt(active, file)
         self._active = None
 
-    async def sync(self) -> None:
+    async def sync(self) -> float:
         """All changes before this call, in threads."""
-        await self._unsynced.sync()
+        return await self._unsynced.sync()
 
     def sync_blocking(self) -> None:
         """All changes before this call, here."""

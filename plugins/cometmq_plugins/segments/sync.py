@@ -77,13 +77,15 @@ class Unsynced:
             raise LogStopped(self.stopped) from error
         self._names_synced = max(self._names_synced, names)
 
-    async def sync(self) -> None:
-        """Everything changed before this call is on disk after it."""
+    async def sync(self) -> float:
+        """Everything changed before this call is on disk after it. Returns the seconds that its
+        files took."""
         self.check()
+        took_s = 0.0
         pending, names = self._pending(), self._names_changed
         try:
             for entry, file, _ in pending:
-                await file.sync()
+                took_s += await file.sync()
                 self._check_kept(entry, file)
             if names != self._names_synced:
                 await self._threads.run(partial(self._files.sync_folder, self._folder))
@@ -91,6 +93,7 @@ class Unsynced:
             self.stop(error)
             raise
         self._settle(pending, names)
+        return took_s
 
     def sync_blocking(self) -> None:
         """The same in this thread."""
