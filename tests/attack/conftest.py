@@ -1,26 +1,18 @@
-"""What the attacks on the log share: one on a virtual disk."""
+"""What the attacks by network share: a broker that must end well, whatever was done to it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from cometmq.testing.environment import VirtualEnvironment
-from cometmq.testing.log_kit import LogKit
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
+from cometmq.testing.process import BrokerProcess
 
 
 @pytest.fixture
-def kit() -> LogKit:
-    def storage(environment: object, data: str) -> SegmentStorage:
-        assert isinstance(environment, VirtualEnvironment)
-        return SegmentStorage(
-            environment,
-            environment.files,
-            data,
-            persistent=True,
-            step_bytes=1 << 16,
-            reserve_bytes=1 << 17,
-        )
-
-    return LogKit(storage, lambda: GroupCommit("disk", 500))
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path, "--plugins=memory") as broker:
+        yield broker
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.log.read_text()

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from cometmq.batch import Batch
 from cometmq.errors import NoSpace
-from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.files import FaultyFiles
 from cometmq.testing.log_kit import LogKit, in_loop
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 STEP = 1 << 16
 
-
-def kit_with(reserve_bytes: int) -> LogKit:
-    def storage(environment: object, data: str) -> SegmentStorage:
-        assert isinstance(environment, VirtualEnvironment)
-        return SegmentStorage(
-            environment,
-            environment.files,
-            data,
-            persistent=True,
-            step_bytes=STEP,
-            reserve_bytes=reserve_bytes,
-        )
-
-    return LogKit(storage, lambda: GroupCommit("disk", 500))
+MakeKit = Callable[..., LogKit]
 
 
 def full(files: FaultyFiles) -> None:
@@ -56,8 +41,10 @@ def messages(kit: LogKit) -> int:
 
 @pytest.mark.parametrize("size_bytes", [10, 3_000])
 @in_loop
-async def test_a_broker_that_filled_its_disk_starts_again_and_again(size_bytes: int) -> None:
-    kit = kit_with(reserve_bytes=2 * STEP)
+async def test_a_broker_that_filled_its_disk_starts_again_and_again(
+    make_kit: MakeKit, size_bytes: int
+) -> None:
+    kit = make_kit(step_bytes=STEP, reserve_bytes=2 * STEP)
     await kit.open()
     sent = await fill_after(kit, size_bytes)
     for start in range(20):
@@ -76,8 +63,10 @@ async def fill_after(kit: LogKit, size_bytes: int) -> int:
 
 
 @in_loop
-async def test_a_disk_too_small_for_a_reserve_is_not_filled_to_the_last_byte() -> None:
-    kit = kit_with(reserve_bytes=64 * STEP)
+async def test_a_disk_too_small_for_a_reserve_is_not_filled_to_the_last_byte(
+    make_kit: MakeKit,
+) -> None:
+    kit = make_kit(step_bytes=STEP, reserve_bytes=64 * STEP)
     kit.environment.files.capacity_bytes = 16 * STEP
     await kit.open()
     sent = await fill(kit, 3_000)
@@ -89,8 +78,8 @@ async def test_a_disk_too_small_for_a_reserve_is_not_filled_to_the_last_byte() -
 
 
 @in_loop
-async def test_control_batches_leave_of_the_reserve_what_a_start_needs() -> None:
-    kit = kit_with(reserve_bytes=2 * STEP)
+async def test_control_batches_leave_of_the_reserve_what_a_start_needs(make_kit: MakeKit) -> None:
+    kit = make_kit(step_bytes=STEP, reserve_bytes=2 * STEP)
     await kit.open()
     full(kit.environment.files)
     with pytest.raises(NoSpace):

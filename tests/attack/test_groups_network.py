@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from cometmq import Admin, Consumer, Message, Producer, ReceivedMessage
 from cometmq.testing.process import BrokerProcess
+from cometmq.testing.waiting import until
 
 QUEUES = 4
 ROUNDS, PER_ROUND = 60, 20
@@ -87,13 +88,6 @@ def wire(broker: BrokerProcess) -> Iterator[Wire]:
     wire = Wire(int(broker.address.rpartition(":")[2]))
     yield wire
     wire.close()
-
-
-def until(condition: Callable[[], object]) -> bool:
-    end_s = time.monotonic() + 40
-    while not condition() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def test_a_connection_that_breaks_and_heals_costs_nothing(

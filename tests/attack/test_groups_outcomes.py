@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,17 +15,11 @@ import pytest
 from cometmq import Admin, Consumer, Message, Producer, PullConsumer, ReceivedMessage
 from cometmq.errors import Refused
 from cometmq.testing.embedded import EmbeddedBroker
+from cometmq.testing.waiting import until
 
 SESSION: dict[str, Any] = {"session_timeout": 8.0, "heartbeat": 0.25, "commit_interval": 0.1}
 SHORT: dict[str, Any] = {**SESSION, "session_timeout": 1.0}
 TIMEOUT_S = 40.0
-
-
-def until(condition: Callable[[], object]) -> bool:
-    end_s = time.monotonic() + TIMEOUT_S
-    while not condition() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 class Member:

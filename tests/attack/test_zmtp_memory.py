@@ -21,14 +21,6 @@ HALF_SAID = (struct.pack(">BQ", 3, FRAME_BYTES) + bytes(FRAME_BYTES)) * 15
 """A message of 16 frames without its last one."""
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq,memory") as broker:
-        yield broker
-        assert broker.stop() == 0
-        assert "Traceback" not in broker.log.read_text()
-
-
 def guest(broker: BrokerProcess) -> ZmtpPeer:
     return ZmtpPeer(broker.address, 30).shake_hands().say_hello()
 
@@ -70,7 +62,7 @@ MOST_BYTES = 128 * MIB
 @pytest.fixture
 def bounded(tmp_path: Path) -> Iterator[BrokerProcess]:
     prefix = ("env", f"MQ_LIMITS__HELD_BYTES={MOST_BYTES}")
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq,memory", prefix=prefix) as broker:
+    with BrokerProcess(tmp_path, "--plugins=memory", prefix=prefix) as broker:
         yield broker
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
@@ -116,7 +108,7 @@ def test_unread_replies_of_many_have_a_bound_together(bounded: BrokerProcess) ->
 
 def test_who_never_ends_a_message_is_silent_however_much_it_says(tmp_path: Path) -> None:
     prefix = ("env", "MQ_BROKER__SESSION_TIMEOUT_MS=1000")
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq,memory", prefix=prefix) as broker:
+    with BrokerProcess(tmp_path, "--plugins=memory", prefix=prefix) as broker:
         with guest(broker) as slow, pytest.raises(ConnectionError):
             slow.send(struct.pack(">BQ", 2, MIB))
             for _ in range(200):

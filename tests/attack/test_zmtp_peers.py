@@ -7,7 +7,7 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,6 @@ from cometmq.testing.zmtp import GREETING, ZmtpPeer, frame, ready, request
 
 MIB = 1 << 20
 Word = Callable[[ZmtpPeer], object]
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq,memory") as broker:
-        yield broker
-        assert broker.stop() == 0
-        assert "Traceback" not in broker.log.read_text()
 
 
 def guest(broker: BrokerProcess) -> ZmtpPeer:
@@ -152,7 +144,7 @@ def test_what_was_acknowledged_before_a_stop_is_stored_and_what_was_stored_is_to
 ) -> None:
     batch = batch_of("t", 0, b"body")
     header = Send([len(batch)], [0])
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq") as broker:
+    with BrokerProcess(tmp_path) as broker:
         peer = guest(broker)
         said = b"".join(request(at, Operation.SEND, header, batch) for at in range(2, 502))
         peer.send(said)

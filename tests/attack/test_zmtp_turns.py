@@ -14,7 +14,7 @@ from cometmq.testing.zmtp import ZmtpPeer, request
 
 def test_big_fetches_of_others_do_not_hold_a_small_request(tmp_path: Path) -> None:
     """Without turns for fetches one heartbeat took four seconds of these."""
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq") as broker:
+    with BrokerProcess(tmp_path) as broker:
         chance = random.Random(1)
         with Producer(broker.address) as producer:
             for _ in range(20):

@@ -491,6 +491,25 @@ def test_queues_that_are_advised_again_while_they_go_come_back() -> None:
     assert rig.work(listener) == [b"b"]
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_leaving_waits_for_a_broker_that_is_away_only_with_queues_to_release(holds: bool) -> None:
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(*([0] if holds else []))
+    if holds:
+        rig.put(b"a")
+        assert rig.work(listener) == [b"a"]
+    rig.broker.down = ("disconnected", "connection refused")
+    rig.broker.break_connection()
+    rig.step()
+    task = rig.start(rig.grouping.finish(60))
+    assert task.done is not holds
+    rig.broker.down = None
+    rig.pass_time(1.5)
+    assert task.done
+    assert rig.committed() == (1 if holds else None)
+
+
 def test_leaving_finishes_releases_and_says_good_bye() -> None:
     rig = GroupRig()
     listener = rig.subscribe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -14,6 +14,7 @@ from cometmq.batch import RecordTuple, encode_messages
 from cometmq.protocol import Operation, Status
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
 from cometmq.testing.scripted_groups import ScriptedGroups
+from cometmq.testing.waiting import until
 
 ADDRESS = "scripted://broker"
 BORN_MS = 1_700_000_000_000
@@ -41,14 +42,6 @@ def broker() -> Broker:
 def consumer(broker: Broker) -> Iterator[Consumer]:
     with Consumer(ADDRESS, group="g", connect=broker.connect) as consumer:
         yield consumer
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    """Wait for what another thread does."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.002)
-    return condition()
 
 
 def numbers(count: int) -> list[bytes]:

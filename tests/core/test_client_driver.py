@@ -28,6 +28,7 @@ from cometmq.batch import parse
 from cometmq.protocol import Operation
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
+from cometmq.testing.waiting import until
 
 SEND = Operation.SEND
 ADDRESS = "scripted://broker"
@@ -46,14 +47,6 @@ def producer(scripted: ScriptedBroker) -> Iterator[Producer]:
     for request in scripted.asked(SEND):
         request.answer(Answer(scripted.store(request)))
     producer.close()
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Wait for what another thread does."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.002)
-    return condition()
 
 
 def test_answers_are_taken_while_the_caller_does_something_else(

@@ -6,9 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,6 +21,7 @@ from cometmq.client.producing import Accumulator
 from cometmq.protocol import Operation, Status
 from cometmq.testing.client_rig import ClientRig
 from cometmq.testing.scripted_broker import Answer, Request, ScriptedBroker
+from cometmq.testing.waiting import until
 
 SEND = Operation.SEND
 DEADLINE_S = 10
@@ -216,14 +216,6 @@ class Sending(threading.Thread):
             self.ended = error
 
 
-def until(condition: Callable[[], object]) -> None:
-    """Wait for what another thread does."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.002)
-
-
 def answer_all(scripted: ScriptedBroker) -> None:
     scripted.on.clear()
     for request in scripted.asked(SEND)[1:]:
@@ -232,9 +224,9 @@ def answer_all(scripted: ScriptedBroker) -> None:
 
 def test_others_may_send_while_one_waits(scripted: ScriptedBroker, producer: Producer) -> None:
     threads = [Sending(producer, 1)]
-    until(lambda: len(scripted.asked(SEND)) == 2)
+    assert until(lambda: len(scripted.asked(SEND)) == 2)
     threads += [Sending(producer, number) for number in range(2, 6)]
-    until(lambda: producer._accumulator.unacknowledged() == 5)
+    assert until(lambda: producer._accumulator.unacknowledged() == 5)
     answer_all(scripted)
     for thread in threads:
         thread.join(DEADLINE_S)
@@ -246,7 +238,7 @@ def test_closing_ends_the_send_of_another_thread(
     scripted: ScriptedBroker, producer: Producer
 ) -> None:
     thread = Sending(producer, 1)
-    until(lambda: len(scripted.asked(SEND)) == 2)
+    assert until(lambda: len(scripted.asked(SEND)) == 2)
     with pytest.raises(OutcomeUnknown):
         producer.close(timeout=0.01)
     thread.join(DEADLINE_S)

@@ -17,6 +17,29 @@ from cometmq.testing.log_kit import DATA, LogKit, in_loop, two_segments
 from cometmq.testing.log_reader import consume
 
 SETTINGS = LogSettings(mark_idle_ms=100)
+ROLLING = LogSettings(segment_bytes=3000)
+
+
+async def opened(kit: LogKit) -> Log:
+    """With two messages."""
+    log = await kit.open(settings=SETTINGS)
+    await kit.send(0, 2)
+    return log
+
+
+async def opened_to_roll(kit: LogKit) -> Log:
+    """Whose segment is full soon, and which has its reserve."""
+    log = await kit.open(settings=ROLLING)
+    await kit.settle(1)
+    return log
+
+
+async def written(kit: LogKit, level: Level, appended: Appended) -> list[Outcome]:
+    """What became of it in a second, if anything."""
+    outcomes = kit.wait(level, appended)
+    kit.log.write()
+    await kit.settle(1)
+    return outcomes
 
 
 @pytest.mark.parametrize("power", [True, False])
@@ -24,20 +47,15 @@ SETTINGS = LogSettings(mark_idle_ms=100)
 async def test_after_one_failed_sync_nothing_is_acknowledged_any_more(
     kit: LogKit, power: bool
 ) -> None:
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
+    log = await opened(kit)
     kit.environment.files.fail("sync", errno.EIO, name=".seg")
-    lost = kit.wait("disk", kit.append(0, 1))
-    log.write()
-    await kit.settle(1)
+    lost = await written(kit, "disk", kit.append(0, 1))
     assert lost == [Outcome.DROPPED] and "sync" in log.stopped
     # The disk "works" again, as after the kernel threw the page away.
     with pytest.raises(LogStopped):
         kit.append(0, 1)
-    late = kit.wait("memory", await_nothing(log))
-    log.write()
-    await kit.settle(1)
-    assert late == [Outcome.DROPPED]
+    late = Appended(log.appended, log.appended + 1, 0, 0)
+    assert await written(kit, "memory", late) == [Outcome.DROPPED]
     await log.close()
     kit.crash() if power else kit.kill()
     log = await kit.open(settings=SETTINGS)
@@ -51,13 +69,10 @@ async def test_what_is_written_to_a_deleted_segment_is_never_acknowledged(
     kit: LogKit, level: Level
 ) -> None:
     """As by `rm -rf` of the data folder. What needs no sync is stopped by the next one."""
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
+    log = await opened(kit)
     path = kit.paths()[0]
     kit.environment.files.unlink(path)
-    outcomes = kit.wait(level, kit.append(0, 1))
-    log.write()
-    await kit.settle(1)
+    outcomes = await written(kit, level, kit.append(0, 1))
     assert outcomes == [Outcome.DROPPED if level == "disk" else Outcome.REACHED]
     assert path in log.stopped and "who takes away files" in log.stopped
     with pytest.raises(LogStopped):
@@ -69,8 +84,7 @@ async def test_what_is_written_to_a_deleted_segment_is_never_acknowledged(
 async def test_a_segment_deleted_by_the_broker_itself_during_a_sync_stops_nothing(
     kit: LogKit,
 ) -> None:
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
+    log = await opened(kit)
     end = log.appended
     files = kit.environment.files
     files.hold_syncs()
@@ -85,10 +99,6 @@ async def test_a_segment_deleted_by_the_broker_itself_during_a_sync_stops_nothin
     assert outcomes == [Outcome.DROPPED] and not log.stopped
     await kit.send(0, 1)
     assert len((await consume(log)).bodies) == 3
-
-
-def await_nothing(log: Log) -> Appended:
-    return Appended(log.appended, log.appended + 1, 0, 0)
 
 
 @in_loop
@@ -135,7 +145,7 @@ async def test_a_refusal_of_any_kind_is_clear_and_leaves_no_hole(
     kit: LogKit, operation: Operation, number: int
 ) -> None:
     """Refused, or taken back, or stopped: but what is answered is there, without a hole."""
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    log = await kit.open(settings=ROLLING)
     stored = 0
     for skip in (0, 1):
         kit.environment.files.fail(operation, number, skip=skip, after_bytes=50)
@@ -165,8 +175,7 @@ async def test_a_refusal_of_any_kind_is_clear_and_leaves_no_hole(
 async def test_a_roll_that_gets_no_file_is_put_off_and_stops_nothing(
     kit: LogKit, number: int
 ) -> None:
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
-    await kit.settle(1)
+    log = await opened_to_roll(kit)
     stored = 0
     kit.environment.files.fail("create", number, times=None, name=".seg")
     kit.environment.files.unlink(f"{DATA}/log/reserve")
@@ -188,8 +197,7 @@ async def test_a_segment_that_can_not_be_closed_is_gone_on_with(
     kit: LogKit, caplog: pytest.LogCaptureFixture, number: int, stays: bool
 ) -> None:
     """The next one is there by then, and perhaps can't be removed again."""
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
-    await kit.settle(1)
+    log = await opened_to_roll(kit)
     files = kit.environment.files
     files.fail("truncate", number, times=None, name=".seg")
     if stays:
@@ -199,7 +207,7 @@ async def test_a_segment_that_can_not_be_closed_is_gone_on_with(
     assert not log.stopped and len(kit.storage.segments()) == 1
     assert f"{kit.paths()[0]} can't be closed" in caplog.text
     kit.crash()
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
+    log = await kit.open(settings=ROLLING)
     assert not (kit.report.in_doubt or kit.report.damage or kit.report.cuts)
     await kit.settle(1)
     kit.environment.files.mend()
@@ -213,8 +221,7 @@ async def test_a_segment_that_can_not_be_closed_is_gone_on_with(
 async def refused_roll(kit: LogKit, number: int) -> tuple[Log, int]:
     """A log that got a new segment's file, but no space in it, could not remove it either, and
     went on in the old segment; and how many messages it has."""
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
-    await kit.settle(1)
+    log = await opened_to_roll(kit)
     kit.environment.files.fail("allocate", number, name=".seg")
     kit.environment.files.fail("unlink", errno.EROFS, times=None, name=".seg")
     stored = 0
@@ -299,8 +306,7 @@ async def test_the_log_may_end_where_the_file_that_stayed_begins(kit: LogKit) ->
 async def test_a_reserve_that_can_not_be_taken_puts_the_roll_off(
     kit: LogKit, operation: Operation, number: int
 ) -> None:
-    log = await kit.open(settings=LogSettings(segment_bytes=3000))
-    await kit.settle(1)
+    log = await opened_to_roll(kit)
     files = kit.environment.files
     files.fail("create", errno.ENOSPC, times=None, name=".seg")
     files.fail(operation, number, times=None, name="reserve")
@@ -341,8 +347,7 @@ async def test_a_start_without_a_file_is_refused_by_name(kit: LogKit) -> None:
 
 @in_loop
 async def test_a_disk_that_is_full_refuses_reads_on_and_goes_on(kit: LogKit) -> None:
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
+    log = await opened(kit)
     files = kit.environment.files
     total, free = files.space(DATA)
     files.capacity_bytes = total - free
@@ -375,8 +380,7 @@ async def test_only_who_waits_for_the_disk_waits_for_a_slow_one(kit: LogKit) -> 
 
 @in_loop
 async def test_an_index_that_finds_no_room_leaves_no_half_file(kit: LogKit) -> None:
-    log = await kit.open(settings=SETTINGS)
-    await kit.send(0, 2)
+    log = await opened(kit)
     kit.environment.files.fail("write", errno.ENOSPC, name=".queue", after_bytes=20, times=None)
     log.roll()
     await kit.settle(1)

@@ -10,6 +10,8 @@ import pytest
 
 from cometmq.testing.process import BrokerProcess, run_mq
 
+OFFSETS = ("min", "max", "next")
+
 
 def test_topic_commands(broker: BrokerProcess) -> None:
     def mq(*arguments: str) -> bytes:
@@ -20,6 +22,8 @@ def test_topic_commands(broker: BrokerProcess) -> None:
     assert len(json.loads(mq("describe", "orders", "--json"))["queues"]) == 3
     mq("alter", "orders", "--queues", "5")
     assert json.loads(mq("describe", "orders", "--json"))["info"]["queues"] == 5
+    text = mq("describe", "orders").decode()
+    assert all(f"{offset}: " in text and f"{offset} offset" in text for offset in OFFSETS)
     mq("delete", "orders", "--yes")
     assert json.loads(mq("list", "--json")) == []
 

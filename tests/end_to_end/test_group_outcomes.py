@@ -5,23 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
 from cometmq import Admin, Consumer, Message, Producer, ReceivedMessage, Refused
 from cometmq.protocol import GroupReset, GroupResetReply, Operation
 from cometmq.testing.process import BrokerProcess
+from cometmq.testing.waiting import until
 
 QUICK = {"session_timeout": 1.0, "heartbeat": 0.25, "commit_interval": 0.1}
-
-
-def until(condition: Callable[[], object], timeout_s: float = 40.0) -> bool:
-    """Wait for what other threads do."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return bool(condition())
 
 
 def member(broker: BrokerProcess, group: str = "g", **options: float) -> Consumer:

@@ -19,6 +19,7 @@ import pytest
 
 from cometmq import Admin, Consumer, Message, Producer
 from cometmq.testing.process import BrokerProcess, run_mq
+from cometmq.testing.waiting import until
 
 MEMBER = Path(__file__).with_name("member.py")
 SESSION_S = 2.0
@@ -142,14 +143,6 @@ def orders(broker: BrokerProcess) -> Iterator[BrokerProcess]:
     with Admin(broker.address) as admin:
         admin.create_topic("orders", queues=QUEUES)
     yield broker
-
-
-def until(condition: Callable[[], object], timeout_s: float = 40.0) -> bool:
-    """Wait for what other processes do."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    return bool(condition())
 
 
 def all_arrived(members: Members, sent: list[str]) -> bool:

@@ -7,7 +7,6 @@ a handshake, or a good hello (`session`). Whatever stream ever did harm belongs 
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from cometmq.testing.embedded import EmbeddedBroker
 from cometmq.testing.hostile import STAGES, Hostile, play
 from cometmq.testing.process import BrokerProcess
 from cometmq.testing.raw_client import batch_of
+from cometmq.testing.waiting import until
 from cometmq.testing.zmtp import GREETING, ZmtpPeer, frame, request
 from cometmq_transports.zmtp.listener import DRAIN_FRAMES
 
@@ -133,10 +133,8 @@ def test_two_thousand_connections_at_once(broker: EmbeddedBroker, neighbour: Nei
     finally:
         for peer in peers:
             peer.close()
-    until_s = time.monotonic() + PATIENCE_S
-    while broker.call(lambda: broker.broker.info().sessions) > 2:
-        assert time.monotonic() < until_s, "sessions of connections that are gone"
-        time.sleep(0.05)
+    gone = until(lambda: broker.call(lambda: broker.broker.info().sessions) <= 2)
+    assert gone, "sessions of connections that are gone"
 
 
 def test_a_reader_that_never_reads(tmp_path: Path) -> None:
@@ -195,10 +193,8 @@ def test_a_client_that_never_acks(broker: EmbeddedBroker, neighbour: Neighbour) 
         for number in range(300):
             peer.send(request(number, Operation.FETCH, parked))
         neighbour.goes_on()
-    until_s = time.monotonic() + PATIENCE_S
-    while broker.call(lambda: broker.broker.info().parked) > 4:
-        assert time.monotonic() < until_s, "fetches of a connection that is gone stay parked"
-        time.sleep(0.05)
+    gone = until(lambda: broker.call(lambda: broker.broker.info().parked) <= 4)
+    assert gone, "fetches of a connection that is gone stay parked"
 
 
 def test_a_message_that_never_ends(tmp_path: Path) -> None:
@@ -211,10 +207,7 @@ def test_a_message_that_never_ends(tmp_path: Path) -> None:
                 for _ in range(50):
                     peer.send(frame(bytes(1 << 20), more=True))
             neighbour.goes_on()
-        until_s = time.monotonic() + PATIENCE_S
-        while sessions(broker.address) > 3:
-            assert time.monotonic() < until_s, "its session outlives its connection"
-            time.sleep(0.05)
+        assert until(lambda: sessions(broker.address) <= 3), "its session outlives its connection"
         neighbour.goes_on()
         neighbour.close()
         assert broker.stop() == 0

@@ -8,23 +8,11 @@ from cometmq.errors import NoSpace
 from cometmq.log import LogSettings
 from cometmq.testing.log_kit import LogKit, in_loop
 from cometmq_plugins.cleanup.trusted_time import TrustedTime
-from cometmq_plugins.group_commit import GroupCommit
-from cometmq_plugins.segments import SegmentStorage
 
 HOUR_MS = 3_600_000
 DAY_S = 86_400.0
 SELDOM = LogSettings(mark_idle_ms=3_000_000, segment_age_s=1e9)
 CONFIRM_MS = 24 * HOUR_MS
-
-
-@pytest.fixture
-def kit() -> LogKit:
-    return LogKit(
-        lambda environment, data: SegmentStorage(
-            environment, environment.files, data, persistent=True, reserve_bytes=1 << 17
-        ),
-        lambda: GroupCommit("disk", 500),
-    )
 
 
 async def trusted_from(kit: LogKit, hours_later: float = 0.0) -> TrustedTime:

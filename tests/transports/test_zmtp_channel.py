@@ -326,7 +326,7 @@ def test_a_lone_send_asks_for_nothing_in_vain(monkeypatch: pytest.MonkeyPatch) -
         return asked[-1]
 
     with (
-        EmbeddedBroker(listen="tcp://127.0.0.1:0", plugins=("zmtp", "-zeromq")) as broker,
+        EmbeddedBroker(listen="tcp://127.0.0.1:0") as broker,
         Producer(broker.address) as producer,
     ):
         producer.send(Message("orders", b"the first makes the topic"))

@@ -16,6 +16,7 @@ from cometmq.protocol import Heartbeat, Operation, Status
 from cometmq.testing.hostile import Hostile
 from cometmq.testing.process import BrokerProcess
 from cometmq.testing.transport_ends import Caller, ReceiverThread
+from cometmq.testing.waiting import until
 from cometmq.testing.zmtp import GREETING, ZmtpPeer, frame, ready
 from cometmq_transports.connection_limits import SPARE_CONNECTIONS
 from cometmq_transports.zeromq import connect
@@ -24,7 +25,6 @@ from cometmq_transports.zmtp.listener import ZmtpListener
 
 Listen = Callable[..., ZmtpListener]
 PassTime = Callable[[int], None]
-PATIENCE_S = 20.0
 PING = frame(b"\x04PING\x00\x00", command=True)
 RESET = struct.pack("ii", 1, 0)
 
@@ -45,10 +45,8 @@ def call(listener: ZmtpListener) -> Caller:
 
 
 def until_connections(receiver: ReceiverThread, listener: ZmtpListener, count: int) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while receiver.call(lambda: listener.connections) != count:
-        assert time.monotonic() < until_s, f"{listener.connections} connections"
-        time.sleep(0.005)
+    there = until(lambda: receiver.call(lambda: listener.connections) == count)
+    assert there, f"{listener.connections} connections"
 
 
 def read(peer: ZmtpPeer, size: int) -> bytes:
@@ -402,7 +400,7 @@ def cpu_s(pid: int) -> float:
 def broker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     """A whole broker with this transport; a parameter limits its descriptors."""
     prefix = ["prlimit", f"--nofile={request.param}"] if hasattr(request, "param") else []
-    with BrokerProcess(tmp_path, "--plugins=zmtp,-zeromq,memory", prefix=prefix) as broker:
+    with BrokerProcess(tmp_path, "--plugins=memory", prefix=prefix) as broker:
         with ZmtpPeer(broker.address).shake_hands().say_hello() as neighbour:
             yield broker
             assert neighbour.ask(Operation.HEARTBEAT, Heartbeat())[0] == Status.OK

@@ -11,10 +11,9 @@ from cometmq.broker.requests import Request
 from cometmq.broker.waits import NOT_WRITTEN
 from cometmq.errors import LogError
 from cometmq.log import Log, Outcome
+from cometmq.log.records import RECORDS_MAX
 from cometmq.protocol import CommitReply, PartStatus, Status
 
-RECORDS_MAX = 4096
-"""In one control batch."""
 GROUPS_MAX = 100_000
 """Memory is bounded, and a client with a bug can name a new group in every commit."""
 PLACES_MAX = 1_000_000

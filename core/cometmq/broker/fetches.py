@@ -14,7 +14,13 @@ from cometmq.broker.gate import Gate
 from cometmq.broker.held import GiveBack, Held
 from cometmq.broker.names import shown
 from cometmq.broker.places import go_on_from
-from cometmq.broker.refusals import PARTS_MAX, Rejected, check_group, internal_refusal, wrong_answer
+from cometmq.broker.refusals import (
+    Rejected,
+    check_group,
+    check_parts,
+    internal_refusal,
+    wrong_answer,
+)
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.tasks import Tasks
 from cometmq.broker.tenures import Tenures
@@ -63,11 +69,7 @@ class Fetches:
         self.turns = FetchTurns(clock, self.bytes_max, log.write)
 
     def fetch(self, request: Request, header: Fetch, body: Body) -> None:
-        if not 1 <= len(header.parts) <= PARTS_MAX:
-            raise Rejected(
-                Status.BAD_REQUEST,
-                f"a fetch of {len(header.parts)} queues: ask for 1 to {PARTS_MAX}",
-            )
+        check_parts(len(header.parts))
         if header.group:
             check_group(header.group)
             self._gate.check(request.session, "FETCH", f"group:{header.group}")

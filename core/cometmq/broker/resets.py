@@ -10,9 +10,9 @@ from cometmq.broker.names import shown
 from cometmq.broker.offsets import CommittedOffsets, Place
 from cometmq.broker.places import EARLIEST, LATEST, place_at
 from cometmq.broker.refusals import Rejected
-from cometmq.broker.tenures import RECORDS_MAX, Tenures
+from cometmq.broker.tenures import Tenures
 from cometmq.log import Log
-from cometmq.log.records import TopicChange
+from cometmq.log.records import RECORDS_MAX, TopicChange
 from cometmq.protocol import GroupReset, GroupResetPart, Status
 
 UNDO = "undo"

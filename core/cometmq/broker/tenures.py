@@ -15,9 +15,8 @@ from cometmq.broker.park import Park
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.errors import LogError
 from cometmq.log import Appended, Log
+from cometmq.log.records import RECORDS_MAX
 
-RECORDS_MAX = 4096
-"""In one control batch."""
 RETRY_S = 5.0
 """When to tell a log again that claims have ended, if it took nothing."""
 

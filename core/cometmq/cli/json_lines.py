@@ -41,16 +41,16 @@ def parse_line(topic: str, line: bytes) -> Message:
     try:
         given = _decoder.decode(line)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise Refused(f"this is not a message in JSON: {error}", "BAD_LINE") from None
+        raise Refused(f"this is not a message in JSON: {error}", code="BAD_LINE") from None
     if (given.body is None) == (given.body_base64 is None):
-        raise Refused("exactly one of body and body_base64 is needed", "BAD_LINE")
+        raise Refused("exactly one of body and body_base64 is needed", code="BAD_LINE")
     if given.body is not None:
         body = given.body.encode()
     else:
         try:
             body = base64.b64decode(given.body_base64 or "", validate=True)
         except ValueError as error:
-            raise Refused(f"body_base64: {error}", "BAD_LINE") from None
+            raise Refused(f"body_base64: {error}", code="BAD_LINE") from None
     keys = ([given.key] if given.key is not None else []) + given.keys
     return Message(
         topic,

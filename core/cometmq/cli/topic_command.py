@@ -13,6 +13,10 @@ from cometmq.client.admin import Admin
 from cometmq.names import QUEUES_MAX
 from cometmq.protocol import TopicDescription, TopicInfo
 
+OFFSETS = """\
+min: the first message still there; max: behind the last one that consumers see;
+next: what the next message sent gets (beyond max: those between can't be read yet)"""
+
 
 @click.group()
 def topic() -> None:
@@ -131,6 +135,7 @@ def _show(description: TopicDescription) -> None:
         ["queue", "min offset", "max offset", "next offset"],
         [[q.queue, q.min_offset, q.max_offset, q.next_offset] for q in description.queues],
     )
+    click.echo(OFFSETS)
 
 
 def _horizon(oldest_ms: int | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
+from cometmq.client.commits import PARTS_MAX
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.dispatch import Dispatch, Key
 from cometmq.client.engine import Engine, Timer
@@ -37,8 +38,6 @@ from cometmq.protocol import (
 
 RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
-PARTS_MAX = 1000
-"""So many queues go into one request."""
 TRY_S = 10.0
 """How long one claim or release is tried before it is looked at again."""
 

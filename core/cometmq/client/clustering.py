@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.client.claiming import Claiming
+from cometmq.client.connection import READY
 from cometmq.client.dispatch import Dispatch
 from cometmq.client.engine import Engine
 from cometmq.client.flows import log
@@ -17,7 +18,8 @@ from cometmq.protocol import RECONNECT_MS, GroupAdvice, Subscription
 AWAY_SHARE = 0.75
 """Of the time that the broker gives us to come back; the rest is for noticing later than it."""
 GOODBYE_S = 2.0
-"""How long a broker that does not answer can hold up a good-bye."""
+"""How long a broker that does not answer can hold up a good-bye: one that restarts meanwhile still
+gets the last commits, and need not keep our queues for us."""
 
 
 class Clustering:
@@ -73,6 +75,8 @@ class Clustering:
         goodbye_s = engine.now_s() + GOODBYE_S
         if dispatch.lanes:
             await engine.until(dispatch.empty, goodbye_s)
+        elif engine.connection.state is not READY:
+            return  # a broker that is away has nothing of ours, and may know no member when back
         try:
             await self._membership.leave(goodbye_s)
         except CometError as error:

@@ -24,15 +24,12 @@ from cometmq.log.opening import check_absent, register_kinds, settle_tail
 from cometmq.log.positions import Outcome
 from cometmq.log.queue_index import QueueIndex
 from cometmq.log.reader import Reader
-from cometmq.log.records import Mark, Trim
+from cometmq.log.records import RECORDS_MAX, Mark, Trim
 from cometmq.log.recovery import Recovered, recover
 from cometmq.log.settings import Cut, LogSettings, RecoveryReport
 from cometmq.log.trimming import trim_target
 
 logger = logging.getLogger(__name__)
-
-MIN_OFFSETS_MAX = 4096
-"""In one control batch."""
 
 
 class Log(LogDrains):
@@ -182,8 +179,8 @@ class Log(LogDrains):
         Raises NoSpace, LogStopped, LogInDoubt."""
         get = self.state.min_offsets.get
         records = [MinOffset(*key, to) for key, to in offsets.items() if to > get(*key)]
-        for at in range(0, len(records), MIN_OFFSETS_MAX):
-            self.append_control("min-offset", records[at : at + MIN_OFFSETS_MAX])
+        for at in range(0, len(records), RECORDS_MAX):
+            self.append_control("min-offset", records[at : at + RECORDS_MAX])
         self.write()
 
     # --- inside: opening and closing ----------------------------------------------------------

@@ -103,6 +103,9 @@ class TopicChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
     retention: Retention = Retention()
 
 
+RECORDS_MAX = 4096
+"""Where there are many, they go about so many to a control batch."""
+
 R = TypeVar("R", bound=msgspec.Struct)
 _decoders = {
     kind: msgspec.msgpack.Decoder(list[kind])  # type: ignore[valid-type]

@@ -86,23 +86,23 @@ class HookCall:
 
     def blame(self, error: Exception) -> PluginFailure:
         """Count the error and name who is to blame for it."""
-        self.errors += 1
-        name = self.candidate.name
-        return PluginFailure(
-            f"{self.candidate} failed in hook `{self.hook}`: {type(error).__name__}: {error}; "
-            f"tell its author, or take it out with --plugins -{name}",
-            plugin=name,
-            hook=self.hook,
+        return self._failure(
+            f"{self.candidate} failed in hook `{self.hook}`: {type(error).__name__}: {error};"
         )
 
     def wrong_answer(self, answer: object, allowed: str) -> PluginFailure:
         """Count it, and name who returned what the hook does not allow. To go on with it could let
         pass what the plugin is there to stop."""
+        return self._failure(
+            f"plugin {self.candidate.name} returned {ascii(answer)[:80]} from hook "
+            f"`{self.hook}`, which allows {allowed}:"
+        )
+
+    def _failure(self, what: str) -> PluginFailure:
         self.errors += 1
         name = self.candidate.name
         return PluginFailure(
-            f"plugin {name} returned {ascii(answer)[:80]} from hook `{self.hook}`, which allows "
-            f"{allowed}: tell its author, or take it out with --plugins -{name}",
+            f"{what} tell its author, or take it out with --plugins -{name}",
             plugin=name,
             hook=self.hook,
         )
