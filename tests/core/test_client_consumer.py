@@ -636,6 +636,31 @@ def test_nothing_is_handed_out_once_the_session_lapsed_on_our_own_clock() -> Non
     assert rig.work(listener) == [b"a", b"b"]
 
 
+def test_a_process_that_froze_finishes_what_was_in_hand_and_nothing_behind_it() -> None:
+    rig = GroupRig()
+    listener = rig.subscribe(orderly=True)
+    rig.join(0)
+    listener.run_size = 3
+    rig.put(b"a", b"b", b"c")
+    run = rig.take(listener)
+    assert listener.handler is not None
+    handler = listener.handler
+
+    def freeze(message: ReceivedMessage) -> None:
+        rig.environment.clock.advance(13.5)
+        rig.groups.void()
+        rig.groups.refusals["orders", 0] = protocol.ClaimResultPart(Status.CLAIMED, detail="m2")
+        handler(message)
+
+    listener.handler = freeze
+    rig.finish(run)
+    assert rig.seen == [b"a"]
+    assert rig.grouping.next(listener) is None
+    rig.pass_time(3)
+    assert rig.grouping.queues() == []
+    assert rig.committed() is None
+
+
 def test_a_heartbeat_that_broke_with_the_connection_is_sent_anew() -> None:
     rig = GroupRig()
     rig.subscribe()
