@@ -112,6 +112,18 @@ def test_list_is_sorted_and_by_prefix() -> None:
     play(scenario)
 
 
+def test_some_topics_can_be_asked_for_by_prefix() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        for name in ("b", "a.2", "a.1", "a.3"):
+            await create(client, name)
+        for most, told in ((2, 2), (3, 3), (100, 3)):
+            listed = (await client.ask(Operation.TOPIC_LIST, TopicList("a.", most))).header
+            assert len(listed.topics) == told
+            assert {topic.topic for topic in listed.topics} <= {"a.1", "a.2", "a.3"}
+
+    play(scenario)
+
+
 def test_a_list_that_no_frame_can_hold_is_refused_by_name() -> None:
     async def scenario(rig: Rig, client: RawClient) -> None:
         for number in range(1000):

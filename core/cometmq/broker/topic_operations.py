@@ -64,9 +64,12 @@ class TopicOperations:
 
     def list(self, request: Request, header: TopicList, body: Body) -> None:
         self._gate.check(request.session, "TOPIC_LIST", "")
-        topics = [
-            info_of(topic) for topic in self._catalog.topics if topic.name.startswith(header.prefix)
-        ]
+        prefix, known = header.prefix, self._catalog.topics
+        if header.most:
+            found = known.some(prefix, header.most)
+        else:
+            found = [topic for topic in known if topic.name.startswith(prefix)]
+        topics = list(map(info_of, found))
         size = sum(len(topic.topic) + len(topic.retention.group) + INFO_BYTES for topic in topics)
         if size > self._frame_bytes:
             raise Rejected(

@@ -52,6 +52,11 @@ class Topics:
     def __iter__(self) -> Iterator[TopicChange]:
         return iter(sorted(self._by_name.values(), key=lambda topic: topic.name))
 
+    def some(self, prefix: str, most: int) -> list[TopicChange]:
+        """Up to `most` of those whose names begin so, in no order."""
+        named = (topic for name, topic in self._by_name.items() if name.startswith(prefix))
+        return list(islice(named, most))
+
     def of(self, incarnation: int) -> TopicChange | None:
         """The living topic with this incarnation id."""
         return self._by_incarnation.get(incarnation)

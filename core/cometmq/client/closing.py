@@ -2,14 +2,15 @@
 
 A batch whose topic has nothing on its way closes *early*, so a lone message does not wait, or for a
 moment if more may follow it. But a batch of one message costs nearly what a full one does. So few
-early ones are on their way at once;
-and where many batches are open, they fill while a request is on its way, and the oldest go when
-none is. Whatever is behind its `linger_ms` goes with the next request, if others go anyway.
+early ones are on their way at once. Where many batches are open, they fill while a request is on
+its way; when none is, the oldest go, but whoever goes on to fill them has time for it in between.
+Whatever is behind its `linger_ms` goes with the next request, if others go anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 from cometmq.client.batching import Batch
@@ -27,6 +28,10 @@ CROWD = 16
 """More open batches than this are many."""
 PARTIAL_MAX = 8
 """So many go together although they are not full, or there would be no time to fill the others."""
+REST = 3
+"""After these the caller gets so many times as long as it took to close them, and whoever began no
+batch for as long has paused. So a client that is slow for any reason does not find the line free
+at each message and remain slow with batches of one."""
 
 
 class Closing:
@@ -47,6 +52,10 @@ class Closing:
         self._open = open
         self._close = close
         self._early = 0
+        self._held_back = 0
+        self._expected_s = 0.0
+        self._rest_s = 0.0
+        self._rested_s = 0.0
         self._timer: Timer | None = None
         self._at_s = NEVER
 
@@ -74,9 +83,24 @@ class Closing:
         """A batch begins."""
         batch.due_s = self._engine.now_s() + self._linger_s
 
-    def left_open(self, batch: Batch, within_s: float = NEVER) -> None:
-        """It did not close at once: look after it when it is due, unless others are due before."""
-        self._arm(min(batch.due_s, self._engine.now_s() + within_s))
+    def expect_more(self) -> None:
+        """A caller who did not wait for the outcome began a batch, and may go on."""
+        self._expected_s = self._engine.now_s()
+
+    def left_open(self, batch: Batch) -> None:
+        """It did not close at once: look after it when it is due, or after a moment if it may
+        close early, unless others are due before."""
+        moment_s = self._engine.now_s() + MOMENT_S if self.may_close(batch) else NEVER
+        self._arm(min(batch.due_s, moment_s))
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """While a caller waits to hand over more, what is open goes no sooner than it is due."""
+        self._held_back += 1
+        try:
+            yield
+        finally:
+            self._held_back -= 1
 
     def ended(self, batch: Batch) -> None:
         """A batch is done. What waited for it in its topic closes, if few are open."""
@@ -93,7 +117,7 @@ class Closing:
         if not self._open:
             return
         if line_free:
-            self.close_oldest()
+            self._line_is_free()
         elif others_wait or not self.crowded:
             now_s = self._engine.now_s()
             for batch in list(islice(self._open, PARTIAL_MAX)):
@@ -101,6 +125,26 @@ class Closing:
                     self._close(batch)
                 elif self.may_close(batch):
                     self.close_early(batch)
+
+    def _line_is_free(self) -> None:
+        now_s = self._engine.now_s()
+        wait_s = self._wait_s(now_s)
+        if wait_s > 0:
+            self._arm(now_s + wait_s)
+            return
+        self.close_oldest()
+        behind_s = self._engine.now_s()
+        self._rest_s = min(REST * (behind_s - now_s), self._linger_s)
+        self._rested_s = behind_s + self._rest_s
+
+    def _wait_s(self, now_s: float) -> float:
+        """How long batches are left to fill although the line is free: as long as somebody has
+        more for them, but where they are many no longer than until the oldest is due."""
+        due_s = next(iter(self._open)).due_s
+        if self._held_back:
+            return due_s - now_s
+        rested_s = max(due_s, self._rested_s) if self.crowded else self._rested_s
+        return min(self._expected_s + self._rest_s, rested_s) - now_s
 
     def close_oldest(self) -> None:
         """Close the oldest, up to a request's worth."""

@@ -28,7 +28,7 @@ class Waitable(Generic[T]):
         self.done = False
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._waiters: list[Callable[[], None]] = []
+        self._waiters: list[Callable[[], None]] | None = None
 
     def resolve(self, value: T) -> None:
         """End with a value; no effect when it has ended already."""
@@ -46,6 +46,8 @@ class Waitable(Generic[T]):
         """Call `waiter` when this ends, at once if it has."""
         if self.done:
             waiter()
+        elif self._waiters is None:  # most have one at most: a list for each would only be garbage
+            self._waiters = [waiter]
         else:
             self._waiters.append(waiter)
 
@@ -67,8 +69,8 @@ class Waitable(Generic[T]):
 
     def _end(self) -> None:
         self.done = True
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
             waiter()
 
 

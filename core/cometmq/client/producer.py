@@ -94,9 +94,14 @@ class Producer(Face):
         """
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level)
-        if receipt is None:
-            return self._driver.run(accumulator.append(message, level, more_may_follow=True))
-        return receipt
+        if receipt is not None:
+            return receipt
+        if accumulator.knows(message):
+            append = partial(accumulator.append_now, message, level, more_may_follow=True)
+            receipt = self._driver.do(append, stays=False)
+            if receipt is not None:
+                return receipt
+        return self._driver.run(accumulator.append(message, level, more_may_follow=True))
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
         """Send messages, wait for all, and return for each, in its place, its SendResult or the

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.arguments import check_timeout
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
-from cometmq.client.closing import MOMENT_S, Closing
+from cometmq.client.closing import Closing
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
@@ -121,29 +121,47 @@ class Accumulator:
             self._closing.close_early(batch)
             self.sender.pump()
 
-    async def append(
-        self, message: Message, level: Level | None, *, more_may_follow: bool = False
-    ) -> Receipt:
-        """Append to an open batch or to a new one, waiting for its route and for room.
+    def knows(self, message: Message) -> bool:
+        """Whether the route of its topic is known. In any thread, without a lock."""
+        return type(message) is Message and type(t := message.topic) is str and t in self.topics
 
-        `more_may_follow`: what could go at once goes a moment later, with what follows until then.
-        Raises Refused, Retryable (BufferFull among them).
+    def append_now(
+        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+    ) -> Receipt | None:
+        """Append to an open batch or to a new one. None: its route is not known yet, or there is
+        no room now. `more_may_follow`: what could go at once goes a moment later, with what follows
+        until then. Raises Refused.
         """
         check_level(level)
         body, size_bytes = measure(message, self.engine.connection.limits)
-        deadline_s = self.engine.now_s() + self.options.send_timeout
-        state = await self.state_of(message.topic, deadline_s)
-        chosen = level or self.options.level
-        batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
-        record = record_of(self._wall_ms(), body, message)
-        place = batch.put(record, size_bytes)
-        if more_may_follow and self.may_close(batch):
-            self._closing.left_open(batch, MOMENT_S)
-            return Receipt(batch, place)
-        self.close_if_idle(batch)
+        state = self.topics.get(message.topic)
+        if state is None:
+            return None
+        batch = self._writable(state, message.sharding_key, level or self.options.level, size_bytes)
+        if batch is None:
+            return None
+        place = batch.put(record_of(self._wall_ms(), body, message), size_bytes)
+        if more_may_follow:
+            self._closing.expect_more()
+        else:
+            self.close_if_idle(batch)
         if not batch.closed:
             self._closing.left_open(batch)
         return Receipt(batch, place)
+
+    async def append(
+        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+    ) -> Receipt:
+        """`append_now`, waiting for what is missing. Raises Retryable (BufferFull among them)."""
+        deadline_s = self.engine.now_s() + self.options.send_timeout
+        while True:
+            receipt = self.append_now(message, level, more_may_follow=more_may_follow)
+            if receipt is not None:
+                return receipt
+            if message.topic in self.topics:
+                await self.wait_for_room(deadline_s)
+            else:
+                await self.state_of(message.topic, deadline_s)
 
     def begin_lone(self, message: Message, level: Level | None) -> Batch | None:
         """Make a request of a message at once, while nothing else is here: its batch needs no
@@ -312,37 +330,26 @@ class Accumulator:
         else:
             await self.room.wait(deadline_s)
 
-    async def _writable(
-        self,
-        state: TopicState,
-        key: str | None,
-        level: Level | None,
-        size_bytes: int,
-        deadline_s: float,
-    ) -> Batch:
-        """The open batch for a message of `size_bytes`; the full one before it is closed."""
-        while True:
-            queue = state.queue_of(key)
-            batch = state.open.get(queue)
-            if batch is not None:
-                total = batch.size_bytes + size_bytes
-                if batch.level == level and total <= batch.most_bytes:
-                    if total <= batch.limit_bytes or self.room.grow(batch, size_bytes):
-                        return batch
-                    await self.wait_for_room(deadline_s)
-                    continue
-                self._close(batch)
-                self.sender.pump()
-                continue
-            batch = self.open_batch(state, queue, level, size_bytes)
-            if batch is not None:
-                state.open[queue] = batch
-                self.open[batch] = None
-                self._closing.opened(batch)
-                if key is None and level == self.options.level:
-                    self.sticky[state.route.topic] = batch
-                return batch
-            await self.wait_for_room(deadline_s)
+    def _writable(
+        self, state: TopicState, key: str | None, level: Level | None, size_bytes: int
+    ) -> Batch | None:
+        """The open batch for a message of `size_bytes`; the full one before it is closed. None:
+        there is no room now."""
+        while (batch := state.open.get(queue := state.queue_of(key))) is not None:
+            total = batch.size_bytes + size_bytes
+            if batch.level == level and total <= batch.most_bytes:
+                fits = total <= batch.limit_bytes or self.room.grow(batch, size_bytes)
+                return batch if fits else None
+            self._close(batch)
+            self.sender.pump()
+        batch = self.open_batch(state, queue, level, size_bytes)
+        if batch is not None:
+            state.open[queue] = batch
+            self.open[batch] = None
+            self._closing.opened(batch)
+            if key is None and level == self.options.level:
+                self.sticky[state.route.topic] = batch
+        return batch
 
     def _close(self, batch: Batch) -> None:
         state = batch.topic
@@ -355,7 +362,7 @@ class Accumulator:
 
     def _ended(self, batch: Batch) -> None:
         """A batch is done: give its room back, close what waited for it."""
-        batch.buffer = None
+        batch.buffer = batch.number = None
         state = batch.topic
         state.in_flight -= 1
         if isinstance(batch.error, CometError) and gone(batch.error):
@@ -371,7 +378,8 @@ class Accumulator:
         """What is known of a topic, from the broker if need be. Raises Refused, Retryable."""
         state = self.topics.get(topic)
         if state is None:
-            route = await self.routes.resolve(topic, deadline_s)
+            with self._closing.held_back():
+                route = await self.routes.resolve(topic, deadline_s)
             state = self.topics.setdefault(topic, TopicState(route))
         return state
 

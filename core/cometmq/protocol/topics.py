@@ -33,6 +33,8 @@ class TopicDelete(Wire):
 
 class TopicList(Wire):
     prefix: str = ""
+    most: UInt = 0
+    """Not all of them by name, but so many at most, whichever are found first; 0: all."""
 
 
 class TopicDescribe(Wire):
