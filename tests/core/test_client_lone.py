@@ -142,7 +142,7 @@ def test_what_could_not_be_made_a_request_ends_in_its_time(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.engine, "call", short)
+        patch.setattr(rig.engine, "start", short)
         with pytest.raises(MemoryError):
             rig.producer.begin_lone(orders(1), None)
     (batch,) = rig.producer.sender.unfinished
