@@ -50,11 +50,10 @@ class KnowingRig(ClientRig):
     def send_soon(self, number: int, key: str | None = None) -> Receipt:
         body = b"%d " % number + bytes(BODY)
         message = Message("t", body, sharding_key=key)
-        batch = self.producer.begin_lone(message, None) if self.lone else None
-        if batch is not None:
-            self.engine.send_now()
+        lone = self.producer.begin_lone(message, None) if self.lone else None
+        if lone is not None:
             self.step()
-            return Receipt(batch, 0)
+            return self.receipt_of(lone)
         receipt = self.start(self.producer.append(message, None))
         self.step()
         return receipt.result()

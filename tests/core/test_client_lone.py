@@ -42,9 +42,9 @@ class LoneRig(ClientRig):
 
     def begin(self, message: Message) -> bool:
         """Whether it went the short way."""
-        batch = self.producer.begin_lone(message, None)
-        self.engine.send_now()
-        return batch is not None
+        lone = self.producer.begin_lone(message, None)
+        self.engine.send_now()  # as a driver does with what could not go at once
+        return lone is not None
 
     def sends(self) -> list[Request]:
         """The send requests since the first."""
@@ -159,24 +159,22 @@ def test_nothing_goes_once_the_producer_is_closed(rig: LoneRig) -> None:
 
 
 def test_closing_ends_it(rig: LoneRig) -> None:
-    batch = rig.producer.begin_lone(orders(1), None)
-    assert batch is not None
-    rig.engine.send_now()
+    lone = rig.producer.begin_lone(orders(1), None)
+    assert lone is not None
     rig.producer.close(Closed("over"))
     with pytest.raises(OutcomeUnknown):
-        batch.result()
+        lone.result()
 
 
 def test_what_is_not_sent_at_once_is_sent_with_the_next_connection(rig: LoneRig) -> None:
     rig.broker.break_connection()
     rig.step()
-    batch = rig.producer.begin_lone(orders(1), None)
-    assert batch is not None
-    rig.engine.send_now()
+    lone = rig.producer.begin_lone(orders(1), None)
+    assert lone is not None
     assert not rig.sends()
     rig.broker.on.clear()
     rig.pass_time(1)
-    assert batch.result().base_offset == 0 and len(rig.sends()) == 1
+    assert lone.result().base_offset == 0 and len(rig.sends()) == 1
 
 
 # --- on real threads ---

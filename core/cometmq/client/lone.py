@@ -135,6 +135,8 @@ def begin_lone(accumulator: Accumulator, message: Message, level: Level | None) 
     except Exception as error:  # a codec raises what it likes, and memory may be short
         raise unencodable(error) from error
     now_s = engine.now_s()
+    if now_s - route.known_at_s >= REFRESH_S:
+        accumulator.routes.refresh(route.topic)
     deadline_s = now_s + accumulator.options.send_timeout
     lone = Lone(accumulator, topic, queue, level, buffer, number, deadline_s)
     topic.used(queue)
@@ -143,6 +145,4 @@ def begin_lone(accumulator: Accumulator, message: Message, level: Level | None) 
     room.used_bytes = lone.reserved_bytes = len(sealed)
     sender.submit_lone(lone)
     engine.start(lone)
-    if now_s - route.known_at_s >= REFRESH_S:
-        accumulator.routes.refresh(route.topic)
     return lone
