@@ -142,7 +142,8 @@ def begin_lone(accumulator: Accumulator, message: Message, level: Level | None) 
     topic.used(queue)
     topic.in_flight += 1
     # However short it goes: the buffer bounds messages as they are.
-    room.used_bytes = lone.reserved_bytes = len(sealed)
+    lone.reserved_bytes = len(sealed)
+    room.take(lone.reserved_bytes)
     sender.submit_lone(lone)
     engine.start(lone)
     return lone

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
+from cometmq.client.closing import MOMENT_S
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
-from cometmq.client.flows import Waitable, log
+from cometmq.client.flows import log
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
 from cometmq.environment import Environment
@@ -79,10 +80,10 @@ class Producer(Face):
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level) if accumulator.open else None
         if receipt is None:
-            batch = self._driver.run_lone(accumulator.begin_lone, message, level)
-            if batch is None:
+            lone = self._driver.run_lone(accumulator.begin_lone, message, level)
+            if lone is None:
                 return self._driver.run(accumulator.send(message, level))
-            stored = batch.result()
+            stored = lone.result()
             return SendResult(stored.base_offset, stored)
         return receipt.result()
 
@@ -95,7 +96,7 @@ class Producer(Face):
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level)
         if receipt is None:
-            return self._driver.run(accumulator.append(message, level, more_may_follow=True))
+            return self._driver.run(accumulator.append(message, level, moment_s=MOMENT_S))
         return receipt
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
@@ -142,9 +143,9 @@ class Producer(Face):
         self._hurry(batch)
         return self._driver.wait(batch, timeout_s)
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """Used by receipts: `callback` runs in the thread that learns the outcome, or here."""
-        self._driver.when_done(waitable, callback)
+        self._driver.when_done(batch, callback)
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from functools import partial
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.arguments import check_timeout
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
-from cometmq.client.closing import MOMENT_S, Closing
+from cometmq.client.closing import Closing
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
@@ -125,11 +125,11 @@ class Accumulator:
             self.sender.pump()
 
     async def append(
-        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+        self, message: Message, level: Level | None, *, moment_s: float = 0.0
     ) -> Receipt:
         """Append to an open batch or to a new one, waiting for its route and for room.
 
-        `more_may_follow`: what could go at once goes a moment later, with what follows until then.
+        What could go at once goes a moment later (`moment_s`), with what follows until then.
         Raises Refused, Retryable (BufferFull among them).
         """
         check_level(level)
@@ -140,8 +140,8 @@ class Accumulator:
         batch = await self._writable(state, message.sharding_key, chosen, size_bytes, deadline_s)
         record = record_of(self._wall_ms(), body, message)
         place = batch.put(record, size_bytes)
-        if more_may_follow and self.may_close(batch):
-            self._closing.left_open(batch, MOMENT_S)
+        if moment_s and self.may_close(batch):
+            self._closing.left_open(batch, moment_s)
             return Receipt(batch, place)
         self.close_if_idle(batch)
         if not batch.closed:

@@ -51,7 +51,7 @@ class Sender:
         self._lanes: dict[tuple[str, int], SendLane] = {}
         self._ready: deque[SendLane] = deque()
         self._lone: Lone | None = None
-        """All there is, as long as it has no company."""
+        """All there is, as long as it has no company: then it is not among the unfinished."""
         self._in_call: dict[Call[SendReply], list[Batch]] = {}
         self._sweep: Timer | None = None
         self._closed = False

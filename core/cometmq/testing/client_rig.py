@@ -71,6 +71,6 @@ class ClientRig:
         """As the owner of batches: nobody blocks here."""
         raise AssertionError("a test must not block")
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """As the owner of batches."""
-        waitable.add_waiter(lambda: self.engine.deferred.append(callback))
+        batch.add_waiter(lambda: self.engine.deferred.append(callback))
