@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -26,10 +26,11 @@ from cometmq.client.aio_driver import AioDriver
 from cometmq.client.arguments import milliseconds
 from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
+from cometmq.client.connection import NEVER
 from cometmq.client.consumer import assign, assign_first
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
-from cometmq.client.flows import Waitable, log
+from cometmq.client.flows import log
 from cometmq.client.handout import HeldMessage
 from cometmq.client.offsets import Start
 from cometmq.client.producer_options import ProducerOptions
@@ -103,16 +104,21 @@ class Producer(AioFace):
 
     async def send(self, message: Message, level: Level | None = None) -> SendResult:
         """See `cometmq.Producer.send`."""
-        return await (await self.send_soon(message, level))
+        accumulator = self._accumulator
+        receipt = accumulator.append_fast(message, level)
+        if receipt is None:
+            return await self._driver.run(accumulator.send(message, level))
+        return await receipt
 
     async def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
         """See `cometmq.Producer.send_soon`; await the receipt for the result."""
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level)
         if receipt is None:
-            return await self._driver.run(accumulator.append(message, level))
-        if accumulator.may_close(receipt.batch):
-            self._driver.do(partial(accumulator.close_if_idle, receipt.batch))
+            # Those of one turn of the loop travel together.
+            receipt = await self._driver.run(accumulator.append(message, level, moment_s=NEVER))
+            if accumulator.may_close(receipt.batch):
+                self._driver.soon(partial(accumulator.close_if_idle, receipt.batch))
         return receipt
 
     async def send_many(
@@ -151,10 +157,10 @@ class Producer(AioFace):
         """Used by receipts: nobody may block the loop. Raises RuntimeError."""
         raise RuntimeError("this receipt belongs to an event loop: await it instead of result()")
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """Used by receipts: `callback` runs in the event loop."""
-        waitable.add_waiter(lambda: self._engine.deferred.append(callback))
-        self._driver.do(lambda: None)
+        batch.add_waiter(lambda: self._engine.deferred.append(callback))
+        self._driver.do(partial(self._accumulator.close_if_idle, batch))
 
     def _at_exit(self) -> None:
         """Without its event loop nothing can be sent any more, but it can be said."""

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cometmq import Message, Refused, SendResult
-from cometmq.client.batching import Batch
 from cometmq.client.flows import Task
+from cometmq.client.lone import Lone
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
 from cometmq.interfaces import Level
@@ -126,11 +126,11 @@ class Side(ClientRig):
     def send(self, message: Message, level: Level | None) -> None:
         number = len(self.tasks) + 1
         try:
-            batch = self.producer.begin_lone(message, level) if self.lone else None
+            lone = self.producer.begin_lone(message, level) if self.lone else None
         except Refused as error:
             self.seen.append((self._now(), "refused", str(error)))
             return
-        if batch is None:
+        if lone is None:
             task = self.start(self.producer.send(message, level))
             if task.done and isinstance(task.error, Refused):
                 self.seen.append((self._now(), "refused", str(task.error)))
@@ -138,7 +138,7 @@ class Side(ClientRig):
         else:
             self.taken += 1
             self.engine.send_now()
-            task = self.engine.spawn(_result_of(batch))
+            task = self.engine.spawn(_result_of(lone))
         self.tasks.append(task)
         task.add_waiter(lambda: self.seen.append((self._now(), number, _outcome(task))))
         self.step()
@@ -197,8 +197,8 @@ class Side(ClientRig):
         )
 
 
-async def _result_of(batch: Batch) -> SendResult:
-    stored = await batch
+async def _result_of(lone: Lone) -> SendResult:
+    stored = await lone
     return SendResult(stored.base_offset, stored)
 
 

@@ -13,6 +13,7 @@ import pytest
 import cometmq
 from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult, aio
 from cometmq.aio import Admin, Producer, PullConsumer
+from cometmq.batch import parse
 from cometmq.protocol import Operation
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
@@ -93,6 +94,38 @@ def test_a_receipt_is_awaited_not_waited_for() -> None:
             request.answer(Answer(broker.store(request)))
             assert (await waiting).offset == 0
             assert receipt.result().offset == 0
+
+    run(work())
+
+
+def test_what_is_handed_over_in_one_go_travels_together() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker(queues=1)
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            for awaited in (True, False):  # whether somebody asks for a result
+                before = len(broker.asked(SEND))
+                receipts = [await producer.send_soon(Message("orders", b"x")) for _ in range(10)]
+                if awaited:
+                    await asyncio.gather(*receipts)
+                while not all(receipt.done() for receipt in receipts):
+                    await asyncio.sleep(0)
+                (request,) = broker.asked(SEND)[before:]
+                assert [parse(view).count for view in request.batches] == [10]
+
+    run(work())
+
+
+def test_a_send_that_is_awaited_goes_at_once() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker(queues=1)
+        async with Producer(ADDRESS, connect=broker.connect) as producer:
+            await producer.send(Message("orders", b"first"))
+            broker.hold(SEND)
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x")))
+            await asyncio.sleep(0)
+            (request,) = broker.asked(SEND)[1:]
+            request.answer(Answer(broker.store(request)))
+            assert (await sending).offset == 1
 
     run(work())
 

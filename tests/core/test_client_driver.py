@@ -75,7 +75,7 @@ def test_partial_batches_go_while_the_caller_does_something_else(
 def test_what_a_thread_sends_in_one_go_travels_together_until_somebody_asks(
     scripted: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cometmq.client.closing.MOMENT_S", 60.0)
+    monkeypatch.setattr("cometmq.client.producer.MOMENT_S", 60.0)
     with Producer(ADDRESS, connect=scripted.connect, linger_ms=60_000) as producer:
         producer.send(Message("orders", b"x"))
         receipts = [producer.send_soon(Message("orders", b"x")) for _ in range(10)]

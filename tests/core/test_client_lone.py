@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
 from cometmq.protocol import Operation, Status
 from cometmq.testing.client_rig import ClientRig
+from cometmq.testing.environment import InlineThreads, VirtualEnvironment
 from cometmq.testing.scripted_broker import Answer, Request, ScriptedBroker
 from cometmq.testing.waiting import until
 
@@ -42,9 +43,9 @@ class LoneRig(ClientRig):
 
     def begin(self, message: Message) -> bool:
         """Whether it went the short way."""
-        batch = self.producer.begin_lone(message, None)
-        self.engine.send_now()
-        return batch is not None
+        lone = self.producer.begin_lone(message, None)
+        self.engine.send_now()  # as a driver does with what could not go at once
+        return lone is not None
 
     def sends(self) -> list[Request]:
         """The send requests since the first."""
@@ -142,7 +143,7 @@ def test_what_could_not_be_made_a_request_ends_in_its_time(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(rig.engine, "call", short)
+        patch.setattr(rig.engine, "start", short)
         with pytest.raises(MemoryError):
             rig.producer.begin_lone(orders(1), None)
     (batch,) = rig.producer.sender.unfinished
@@ -159,24 +160,48 @@ def test_nothing_goes_once_the_producer_is_closed(rig: LoneRig) -> None:
 
 
 def test_closing_ends_it(rig: LoneRig) -> None:
-    batch = rig.producer.begin_lone(orders(1), None)
-    assert batch is not None
-    rig.engine.send_now()
+    lone = rig.producer.begin_lone(orders(1), None)
+    assert lone is not None
     rig.producer.close(Closed("over"))
     with pytest.raises(OutcomeUnknown):
-        batch.result()
+        lone.result()
 
 
 def test_what_is_not_sent_at_once_is_sent_with_the_next_connection(rig: LoneRig) -> None:
     rig.broker.break_connection()
     rig.step()
-    batch = rig.producer.begin_lone(orders(1), None)
-    assert batch is not None
-    rig.engine.send_now()
+    lone = rig.producer.begin_lone(orders(1), None)
+    assert lone is not None
     assert not rig.sends()
     rig.broker.on.clear()
     rig.pass_time(1)
-    assert batch.result().base_offset == 0 and len(rig.sends()) == 1
+    assert lone.result().base_offset == 0 and len(rig.sends()) == 1
+
+
+class NoThreads(InlineThreads):
+    """The loop's thread never gets a turn but for tidying up."""
+
+    def __init__(self) -> None:
+        self.kept: list[Callable[[], None]] = []
+
+    def start(self, name: str, function: Callable[[], None]) -> threading.Thread:
+        self.kept.append(function)
+        return threading.Thread(target=function, name=name)
+
+
+def test_who_sends_without_a_pause_looks_after_what_is_due() -> None:
+    scripted, threads = ScriptedBroker(queues=1), NoThreads()
+    environment = VirtualEnvironment(threads=threads)
+    scripted.heartbeat_ms = 1000
+    producer = Producer("scripted://broker", environment=environment, connect=scripted.connect)
+    for beats in (0, 0, 1, 1, 2):
+        for _ in range(3):
+            producer.send(orders())
+        assert len(scripted.asked(Operation.HEARTBEAT)) == beats
+        environment.clock.advance(0.6)
+    producer.close()
+    for function in threads.kept:
+        function()
 
 
 # --- on real threads ---

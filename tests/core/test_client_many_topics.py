@@ -9,7 +9,7 @@ from tests.core.test_client_producing import ProducerRig
 
 from cometmq import protocol
 from cometmq.client.batching import Batch, Receipt
-from cometmq.client.closing import CROWD, PARTIAL_MAX, REST
+from cometmq.client.closing import CROWD, MOMENT_S, PARTIAL_MAX, REST
 from cometmq.client.producing import Accumulator
 from cometmq.client.routing import LEARN_MOST, LEARNED_S, MANY
 from cometmq.message import Message
@@ -22,7 +22,7 @@ LINGER_S = 0.1
 
 def send(rig: ProducerRig, number: int) -> Receipt:
     message = Message(f"topic-{number}", b"x")
-    return rig.run(rig.producer.append(message, None, more_may_follow=True))
+    return rig.run(rig.producer.append(message, None, moment_s=MOMENT_S))
 
 
 def described(rig: ProducerRig) -> list[str]:
@@ -180,7 +180,7 @@ def test_while_a_caller_waits_for_a_route_what_he_began_waits_for_him() -> None:
     rig = ProducerRig(linger_ms=LINGER_S * 1000)
     send(rig, 0)
     rig.broker.hold(DESCRIBE)
-    waiting = rig.start(rig.producer.append(Message("topic-1", b"x"), None, more_may_follow=True))
+    waiting = rig.start(rig.producer.append(Message("topic-1", b"x"), None, moment_s=MOMENT_S))
     rig.pass_time(LINGER_S / 2)
     assert not rig.sends()
     rig.pass_time(LINGER_S)

@@ -50,11 +50,10 @@ class ProducerRig(ClientRig):
 
     def send_soon(self, message: Message, level: Level | None = None) -> Receipt:
         """As the faces do it: alone or fast if possible, else by the flow."""
-        batch = self.producer.begin_lone(message, level) if self.lone else None
-        if batch is not None:
-            self.engine.send_now()
+        lone = self.producer.begin_lone(message, level) if self.lone else None
+        if lone is not None:
             self.step()
-            return Receipt(batch, 0)
+            return self.receipt_of(lone)
         receipt = self.producer.append_fast(message, level)
         if receipt is None:
             return self.run(self.producer.append(message, level))

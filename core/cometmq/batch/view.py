@@ -280,7 +280,10 @@ def _is_plain(batch: Batch, limit: int) -> bool:
     if not _ARRAY_HEADER_BYTES <= size == batch.length - records_at or size > limit:
         return False
     view = batch.view
-    lengths: tuple[int, ...] = struct.unpack_from(f"<{count}I", view, table_at)
+    if count == 1:
+        lengths: tuple[int, ...] = U32.unpack_from(view, table_at)
+    else:
+        lengths = struct.unpack_from(f"<{count}I", view, table_at)
     if sum(lengths) + _ARRAY_HEADER_BYTES != size:
         return False
     if ARRAY_HEADER.unpack_from(view, records_at) != (ARRAY32, count):

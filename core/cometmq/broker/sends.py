@@ -241,7 +241,8 @@ class _Pending(msgspec.Struct, eq=False):
     def wait(self) -> None:
         """Answer once everything has its level; positions are reached in order, so one wait for
         the highest of them is enough."""
-        end = max(self.ends, default=-1)
+        ends = self.ends
+        end = ends[0] if len(ends) == 1 else max(ends, default=-1)
         if end >= 0:
             self.log.wait(self.level, end, self._done)
         else:

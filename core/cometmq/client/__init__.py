@@ -3,7 +3,7 @@
 From below: `connection` (no socket, no clock) knows requests, hello and reconnects; `engine` adds
 a channel, timers and flows; `driver` and `aio_driver` wait; `producing`, `reading`, `grouping`
 and `administration` are what both faces share. A lone send takes a shorter way through them:
-`Driver.run_lone`, `Accumulator.begin_lone`, `Sender.submit_lone`.
+`lone`, called by `Driver.run_lone`.
 
 A `Consumer`, from above: `grouping` is one member of one group, for both faces. It knows who it is
 by `clustering` (`membership`: heartbeats and advice; `claiming`: which queues are ours, by token)

@@ -68,6 +68,10 @@ class AioDriver:
         self._schedule()
         return result
 
+    def soon(self, change: Callable[[], object]) -> None:
+        """Change the engine in the loop's next turn, and send what that gives."""
+        asyncio.get_running_loop().call_soon(self._change, change)
+
     async def wait(self, waitable: Waitable[T], timeout_s: float | None) -> bool:
         """Wait until it is done or the time is over; returns whether it is done."""
         self._pump()
@@ -106,6 +110,11 @@ class AioDriver:
         self._run_deferred()
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[], object]) -> None:
+        if self.engine.closed is None:
+            change()
+            self._pump()
 
     def _schedule(self) -> None:
         """Pump once in this turn of the loop, however many changes there are."""

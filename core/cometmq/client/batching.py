@@ -81,7 +81,7 @@ class Owner(Protocol):
     def wait(self, batch: Batch, timeout_s: float | None) -> object:
         """Block the caller until it is done or the time is over; raises where nobody may."""
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """Have `callback` called, without any lock held, once it is done."""
 
 

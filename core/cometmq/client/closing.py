@@ -87,11 +87,11 @@ class Closing:
         """A caller who did not wait for the outcome began a batch, and may go on."""
         self._expected_s = self._engine.now_s()
 
-    def left_open(self, batch: Batch) -> None:
-        """It did not close at once: look after it when it is due, or after a moment if it may
+    def left_open(self, batch: Batch, moment_s: float) -> None:
+        """It did not close at once: look after it when it is due, or after `moment_s` if it may
         close early, unless others are due before."""
-        moment_s = self._engine.now_s() + MOMENT_S if self.may_close(batch) else NEVER
-        self._arm(min(batch.due_s, moment_s))
+        within_s = moment_s if self.may_close(batch) else NEVER
+        self._arm(min(batch.due_s, self._engine.now_s() + within_s))
 
     @contextmanager
     def held_back(self) -> Iterator[None]:

@@ -125,14 +125,32 @@ class Connection:
         body: Sequence[Buffer] = (),
     ) -> Call[S]:
         """Keep a request until it is answered; it fails at its deadline."""
-        request_id = self._next_id
-        self._next_id += 1
-        call = Call(request_id, operation, header, body, reply_type, deadline_s)
-        self.pending[request_id] = call
+        call = Call(self.new_id(), operation, header, body, reply_type, deadline_s)
+        self.pending[call.id] = call
         self._queue.append(call)
         if deadline_s != NEVER:
-            heappush(self._deadlines, (deadline_s, request_id))
+            heappush(self._deadlines, (deadline_s, call.id))
         return call
+
+    def start(self, call: Call[Any], send: Send | None) -> None:
+        """The same for one that was made with a `new_id` and has no deadline here; it goes at once
+        if nothing is before it and `send` takes it."""
+        self.pending[call.id] = call
+        if (
+            self.state is READY
+            and not (self._queue or self._urgent or self._used_bytes)
+            and send is not None
+            and send(call.frames)
+        ):
+            call.sent = True
+            self._used_bytes = call.size_bytes
+        else:
+            self._queue.append(call)
+
+    def new_id(self) -> int:
+        """For the next request."""
+        self._next_id += 1
+        return self._next_id - 1
 
     def abandon(self, call: Call[Any]) -> None:
         """Nobody waits for this call any more: it is not sent again, its answer is dropped."""
@@ -153,7 +171,7 @@ class Connection:
         """The frames that end the session cleanly; empty when there is none."""
         if self.state is not READY:
             return []
-        return pack(self._new_id(), Operation.GOODBYE, Goodbye())
+        return pack(self.new_id(), Operation.GOODBYE, Goodbye())
 
     def close(self, error: CometError) -> None:
         """Fail all that is unanswered: sent changes are unknown, the rest gets `error`."""
@@ -172,7 +190,7 @@ class Connection:
         """A new channel is there (connected or about to): say hello first."""
         self.state = GREETING
         self.epoch += 1
-        self._hello_id = self._new_id()
+        self._hello_id = self.new_id()
         hello = Hello(
             PROTOCOL_MIN,
             PROTOCOL_MAX,
@@ -290,10 +308,6 @@ class Connection:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
-
     def _greeted(self, now_s: float, status: int, header: memoryview) -> None:
         if status != _OK:
             told = decode(Failure, header)
@@ -344,7 +358,7 @@ class Connection:
         if silent_s * 1000 >= self.server.session_timeout_ms:
             self.lost(now_s, f"{self.address} has been silent for {silent_s:.1f} s")
             return
-        self._urgent = pack(self._new_id(), Operation.HEARTBEAT, Heartbeat())
+        self._urgent = pack(self.new_id(), Operation.HEARTBEAT, Heartbeat())
         self._heartbeat_at_s = now_s + self._heartbeat_s
 
     def _too_late(self, call: Call[Any]) -> CometError:

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cometmq.client.calls import Call
 from cometmq.client.ctrl_c import CtrlC
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Flow, Waitable, log
@@ -28,7 +29,7 @@ from cometmq.interfaces import Channel
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
-W = TypeVar("W", bound=Waitable[Any])
+C = TypeVar("C", bound=Call[Any])
 
 LOOK_AWAY_S = 0.001
 LOOK_AWAY_MAX_S = 0.005
@@ -37,6 +38,9 @@ LOOK_AWAY_ALONE_S = 0.02
 """With nothing but what a driving caller itself waits for: looking takes the interpreter away."""
 TICK_S = 50e-6
 """Not worth a sleep, which takes a whole millisecond at least."""
+QUICK_S = 0.005
+"""So late may be what is due while a caller sends one message after the other: it looks only now
+and then."""
 SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
@@ -60,6 +64,8 @@ class Driver:
         self._driving = False
         self._closing = False
         self._drove_at_s = 0.0
+        self._quiet_until_s = 0.0
+        """Nothing needs a look before, but for answers."""
         self._asleep_until_s = 0.0
         self._read_fd, self._write_fd = _wake_descriptors()
         self._woken = False
@@ -101,19 +107,27 @@ class Driver:
         self._run_deferred()
         return task.result()
 
-    def run_lone(self, begin: Callable[[A, B], W | None], first: A, second: B) -> W | None:
-        """Have `begin` change the engine, send what that gives, and drive until what it returns
-        is done: as `run`, for work that needs no flow. None, with nothing changed, when `begin`
-        says so or another thread drives.
+    def run_lone(self, begin: Callable[[A, B], C | None], first: A, second: B) -> C | None:
+        """Have `begin` send something, and drive until what it returns is done: as `run`, for work
+        that needs no flow. None, with nothing changed, when `begin` says so, another thread drives
+        or this client can't work any more.
         """
-        self.check()
+        if self._pid != os.getpid():
+            return None
+        engine = self.engine
         with self._ctrl_c, self.lock:
             begun = None if self._driving else begin(first, second)
             if begun is None:
                 return None
-            self.engine.send_now()
-            self._wait_on(begun, None)
-            self._leave()
+            if begun.sent:
+                self._drive(QUICK_S)
+                if self._drove_at_s < self._quiet_until_s:
+                    engine.take(self._drove_at_s)
+            if not begun.done or self._waiting:
+                engine.pump()
+                self._quiet_until_s = self._drove_at_s + QUICK_S
+                self._wait_on(begun, None)
+                self._leave()
         self._run_deferred()
         if not begun.done:
             raise Closed(CLOSED)
@@ -235,6 +249,7 @@ class Driver:
             self._drove_at_s = self.engine.now_s()
             if self._woken:
                 self._drain_wakes()
+                self._quiet_until_s = 0.0
             if self._waiting:
                 self._cond.notify_all()
 

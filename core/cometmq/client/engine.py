@@ -137,6 +137,12 @@ class Engine:
         self.check()
         return self.connection.request(operation, header, reply_type, deadline_s, body)
 
+    def start(self, call: Call[Any]) -> None:
+        """Make a request of one that was made with a `new_id` and has no deadline there, and send
+        it at once if that is possible."""
+        channel = self.channel
+        self.connection.start(call, None if channel is None else channel.send)
+
     async def ask(
         self, operation: int, header: msgspec.Struct, reply_type: type[S], deadline_s: float
     ) -> S:
@@ -187,6 +193,11 @@ class Engine:
         if self.channel is not None:
             self._blocked = False
             self.connection.flush(self._send)
+
+    def take(self, now_s: float) -> None:
+        """Of `pump` only the receiving of answers."""
+        if self.channel is not None:
+            self._take(self.channel, now_s)
 
     def next_s(self) -> float:
         """When `pump` has to be called though nothing came."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
+from cometmq.client.closing import MOMENT_S
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
-from cometmq.client.flows import Waitable, log
+from cometmq.client.flows import log
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
 from cometmq.environment import Environment
@@ -79,10 +80,10 @@ class Producer(Face):
         accumulator = self._accumulator
         receipt = accumulator.append_fast(message, level) if accumulator.open else None
         if receipt is None:
-            batch = self._driver.run_lone(accumulator.begin_lone, message, level)
-            if batch is None:
+            lone = self._driver.run_lone(accumulator.begin_lone, message, level)
+            if lone is None:
                 return self._driver.run(accumulator.send(message, level))
-            stored = batch.result()
+            stored = lone.result()
             return SendResult(stored.base_offset, stored)
         return receipt.result()
 
@@ -97,11 +98,11 @@ class Producer(Face):
         if receipt is not None:
             return receipt
         if accumulator.knows(message):
-            append = partial(accumulator.append_now, message, level, more_may_follow=True)
+            append = partial(accumulator.append_now, message, level, moment_s=MOMENT_S)
             receipt = self._driver.do(append, stays=False)
             if receipt is not None:
                 return receipt
-        return self._driver.run(accumulator.append(message, level, more_may_follow=True))
+        return self._driver.run(accumulator.append(message, level, moment_s=MOMENT_S))
 
     def send_many(self, messages: Sequence[Message], level: Level | None = None) -> list[Outcome]:
         """Send messages, wait for all, and return for each, in its place, its SendResult or the
@@ -147,9 +148,9 @@ class Producer(Face):
         self._hurry(batch)
         return self._driver.wait(batch, timeout_s)
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """Used by receipts: `callback` runs in the thread that learns the outcome, or here."""
-        self._driver.when_done(waitable, callback)
+        self._driver.when_done(batch, callback)
 
     # --- inside -------------------------------------------------------------------------------
 

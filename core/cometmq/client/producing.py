@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
 from cometmq.client.arguments import check_timeout
@@ -16,9 +17,10 @@ from cometmq.client.closing import Closing
 from cometmq.client.codecs import shrinker
 from cometmq.client.engine import Engine
 from cometmq.client.filling import Filling
+from cometmq.client.lone import begin_lone
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.room import STEP_BYTES, Room
-from cometmq.client.routing import REFRESH_S, Routes, gone
+from cometmq.client.routing import Routes, gone
 from cometmq.client.sender import WINDOW, Sender
 from cometmq.client.validation import (
     BATCH_OVERHEAD_BYTES,
@@ -62,11 +64,12 @@ class Accumulator:
         self.topics: dict[str, TopicState] = {}
         self.sticky: dict[str, Batch] = {}
         """Topic to the open batch for messages without key and level: the fast path."""
-        self._shrink = shrinker(options.compression, options.compression_level)
-        self._owner = owner
+        self.shrink = shrinker(options.compression, options.compression_level)
+        self.owner = owner
         self._lock = lock
         self.room = Room(engine, options.buffer_bytes, block=options.when_full == "block")
         self._wall_ms = engine.clock.wall_ms
+        self.begin_lone = partial(begin_lone, self)
 
     # --- one message --------------------------------------------------------------------------
 
@@ -126,11 +129,11 @@ class Accumulator:
         return type(message) is Message and type(t := message.topic) is str and t in self.topics
 
     def append_now(
-        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+        self, message: Message, level: Level | None, *, moment_s: float = 0.0
     ) -> Receipt | None:
         """Append to an open batch or to a new one. None: its route is not known yet, or there is
-        no room now. `more_may_follow`: what could go at once goes a moment later, with what follows
-        until then. Raises Refused.
+        no room now. What could go at once goes a moment later (`moment_s`), with what follows until
+        then. Raises Refused.
         """
         check_level(level)
         body, size_bytes = measure(message, self.engine.connection.limits)
@@ -141,53 +144,27 @@ class Accumulator:
         if batch is None:
             return None
         place = batch.put(record_of(self._wall_ms(), body, message), size_bytes)
-        if more_may_follow:
+        if moment_s:
             self._closing.expect_more()
         else:
             self.close_if_idle(batch)
         if not batch.closed:
-            self._closing.left_open(batch)
+            self._closing.left_open(batch, moment_s)
         return Receipt(batch, place)
 
     async def append(
-        self, message: Message, level: Level | None, *, more_may_follow: bool = False
+        self, message: Message, level: Level | None, *, moment_s: float = 0.0
     ) -> Receipt:
         """`append_now`, waiting for what is missing. Raises Retryable (BufferFull among them)."""
         deadline_s = self.engine.now_s() + self.options.send_timeout
         while True:
-            receipt = self.append_now(message, level, more_may_follow=more_may_follow)
+            receipt = self.append_now(message, level, moment_s=moment_s)
             if receipt is not None:
                 return receipt
             if message.topic in self.topics:
                 await self.wait_for_room(deadline_s)
             else:
                 await self.state_of(message.topic, deadline_s)
-
-    def begin_lone(self, message: Message, level: Level | None) -> Batch | None:
-        """Make a request of a message at once, while nothing else is here: its batch needs no
-        place to wait and none to fill. None: `send` has to. Raises Refused.
-        """
-        if type(message) is not Message or self.room.used_bytes or not self.sender.is_idle():
-            return None
-        if level is not None:
-            check_level(level)
-        engine, options = self.engine, self.options
-        body, size_bytes = measure(message, engine.connection.limits)
-        state = self.topics.get(message.topic)
-        if state is None:
-            return None
-        queue = state.queue_of(message.sharding_key)
-        now_s = engine.now_s()
-        deadline_s = now_s + options.send_timeout
-        batch = Batch(state, queue, level or options.level, size_bytes, deadline_s, self._owner)
-        batch.records = [record_of(self._wall_ms(), body, message)]
-        batch.plain = False  # as far as anybody looked
-        state.used(queue)
-        if now_s - state.route.known_at_s >= REFRESH_S:
-            self.routes.refresh(state.route.topic)
-        if self._encode(batch):
-            self.sender.submit_lone(batch)
-        return batch
 
     async def send(self, message: Message, level: Level | None) -> SendResult:
         """Append, and wait for what becomes of it. Raises what a receipt's `result` does too."""
@@ -208,7 +185,7 @@ class Accumulator:
             state.next_queue = (queue + 1) % state.route.queues
         record = record_of(self._wall_ms(), body, message)
         try:
-            buffer = self._shrink(encode_messages(message.topic, queue, [record]))
+            buffer = self.shrink(encode_messages(message.topic, queue, [record]))
         except Exception as error:
             raise unencodable(error) from error
         header = Send([len(buffer)], [state.route.incarnation], self.options.level, one_way=True)
@@ -252,8 +229,7 @@ class Accumulator:
 
     def unacknowledged(self) -> int:
         """How many messages are open or on their way."""
-        waiting = sum(len(batch.records) for batch in self.open)
-        return waiting + sum(batch.count for batch in self.sender.unfinished)
+        return sum(len(batch.records) for batch in self.open) + self.sender.messages
 
     def close(self, error: CometError) -> None:
         """Nothing goes any more; what is not done ends."""
@@ -277,8 +253,9 @@ class Accumulator:
             limit = max(min(most, STEP_BYTES), size_bytes)
         if not self.room.take(limit):
             return None
+        self.sender.join_lone()
         deadline_s = self.engine.now_s() + options.send_timeout
-        batch = Batch(state, queue, level, limit, deadline_s, self._owner)
+        batch = Batch(state, queue, level, limit, deadline_s, self.owner)
         batch.most_bytes = most
         batch.reserved_bytes = limit
         self.routes.refresh(state.route.topic)
@@ -294,11 +271,11 @@ class Accumulator:
         records = batch.fix()
         batch.topic.in_flight += 1
         try:
-            number = self.sender.number(batch)
+            number = self.sender.number(batch.topic.route, batch.queue)
             sealed = encode_messages(
                 batch.topic.route.topic, batch.queue, records, producer=number, plain=batch.plain
             )
-            batch.buffer = self._shrink(sealed)
+            batch.buffer = self.shrink(sealed)
             batch.number = number
         except Exception as error:  # a codec raises what it likes, and memory may be short
             batch.fail(unencodable(error))

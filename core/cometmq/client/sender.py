@@ -17,8 +17,10 @@ from cometmq.client.batching import Batch, Stored
 from cometmq.client.calls import Call
 from cometmq.client.connection import NEVER
 from cometmq.client.engine import Engine, Timer
+from cometmq.client.lone import Lone
 from cometmq.client.numbering import Numbering
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
+from cometmq.client.routing import Route
 from cometmq.client.send_lane import SendLane
 from cometmq.errors import CometError, OutcomeUnknown, ProtocolError, Refused, Retryable
 from cometmq.protocol import Operation, Send, SendReply, SendResultPart, Status
@@ -42,15 +44,14 @@ class Sender:
         nothing waits to go, and whether anything does."""
         self.requests = 0
         """Send requests in flight."""
-        self.unfinished: dict[Batch, None] = {}
-        """Closed and not done, in the order of closing."""
+        self._unfinished: dict[Batch, None] = {}
         self._engine = engine
         self._on_done = on_done
         self._numbering = Numbering(engine.environment.random)
         self._lanes: dict[tuple[str, int], SendLane] = {}
         self._ready: deque[SendLane] = deque()
-        self._lone: tuple[Batch, Call[SendReply] | None] | None = None
-        """A batch that has no lane as long as none is needed: it is all there is, and out."""
+        self._lone: Lone | None = None
+        """All there is, as long as it has no company: then it is not among the unfinished."""
         self._in_call: dict[Call[SendReply], list[Batch]] = {}
         self._sweep: Timer | None = None
         self._closed = False
@@ -58,18 +59,18 @@ class Sender:
 
     # --- in -----------------------------------------------------------------------------------
 
-    def number(self, batch: Batch) -> ProducerTuple | None:
+    def number(self, route: Route, queue: int) -> ProducerTuple | None:
         """What a batch that closes now has to be encoded with, if the broker looks at it."""
         if not self._keeps_sequences():
             return None
-        route = batch.topic.route
-        return self._numbering.next(route.topic, route.incarnation, batch.queue)
+        return self._numbering.next(route.topic, route.incarnation, queue)
 
     def submit(self, batch: Batch) -> None:
         """Take a closed and encoded batch."""
+        self.join_lone()
+        if batch.number is not None:
+            self._numbering.took(batch.topic.route.topic, batch.queue, batch.count)
         self._count_in(batch)
-        if self._lone is not None:
-            self._give_lane(*self._lone)
         key = batch.topic.route.topic, batch.queue
         lane = self._lanes.get(key)
         if lane is None:
@@ -77,16 +78,51 @@ class Sender:
         lane.waiting.append(batch)
         self._offer(lane)
 
-    def submit_lone(self, batch: Batch) -> None:
-        """Take one while `is_idle`, and make a request of it at once: nothing can go with it."""
-        assert batch.buffer is not None
+    def submit_lone(self, lone: Lone) -> None:
+        """Take one while `is_idle`; its request is made already."""
+        if lone.number is not None:
+            self._numbering.took(lone.topic.route.topic, lone.queue, 1)
+        self._lone = lone
+        self.requests += 1
+        if self._sweep is None:
+            self._sweep = self._engine.at(lone.deadline_s, self._expire)
+
+    def lone_stored(self) -> None:
+        """It ended as it came."""
+        self._lone = None
+        self.requests -= 1
+
+    def lone_told(self, lone: Lone, reply: SendReply | None, error: BaseException | None) -> None:
+        """How its request ended."""
+        self.join_lone()
+        self._told(lone, reply, error)
+
+    def join_lone(self) -> None:
+        """If there is one, it goes on as all others do."""
+        lone, self._lone = self._lone, None
+        if lone is None:
+            return
+        batch = lone.become_batch()
         self._count_in(batch)
-        self._lone = batch, None  # should the call fail for want of memory, its time ends it
-        self._lone = batch, self._call([batch], [batch.buffer])
+        key = batch.topic.route.topic, batch.queue
+        lane = self._lanes[key] = SendLane(*key)
+        lane.out[batch] = lone
+        self._in_call[lone] = [batch]
+
+    @property
+    def unfinished(self) -> dict[Batch, None]:
+        """Closed and not done, in the order of closing."""
+        self.join_lone()
+        return self._unfinished
+
+    @property
+    def messages(self) -> int:
+        """How many are on their way."""
+        return sum(batch.count for batch in self._unfinished) + (self._lone is not None)
 
     def is_idle(self) -> bool:
         """Whether nothing is here, on its way or waiting."""
-        return not (self.unfinished or self._lanes or self.requests or self._closed)
+        return not (self._unfinished or self._lanes or self.requests or self._closed)
 
     def pump(self) -> None:
         """Make requests of what may go."""
@@ -98,11 +134,9 @@ class Sender:
             self._request()
 
     def _count_in(self, batch: Batch) -> None:
-        if batch.number is not None:
-            self._numbering.took(batch.topic.route.topic, batch.queue, batch.count)
         self._submitted += 1
         batch.order = self._submitted
-        self.unfinished[batch] = None
+        self._unfinished[batch] = None
         if self._sweep is None:
             self._sweep = self._engine.at(batch.deadline_s, self._expire)
 
@@ -156,13 +190,18 @@ class Sender:
         return call
 
     def _answered(self, call: Call[SendReply]) -> None:
+        error = call.error
+        self._told(call, call.result() if error is None else None, error)
+
+    def _told(
+        self, call: Call[SendReply], reply: SendReply | None, error: BaseException | None
+    ) -> None:
+        """How a request ended."""
         batches = self._in_call.pop(call, None)
         if batches is None:
             return
         self.requests -= 1
-        error = call.error
-        if error is None:
-            reply = call.result()
+        if reply is not None:
             if len(reply.results) == len(batches):
                 for batch, part in zip(batches, reply.results, strict=True):
                     if not batch.done:
@@ -173,6 +212,7 @@ class Sender:
                 f"{len(reply.results)} results for {len(batches)} batches; the broker may be of "
                 "another version"
             )
+        assert error is not None
         for batch in batches:
             if not batch.done:
                 self._failed(batch, error)
@@ -182,26 +222,25 @@ class Sender:
         if part.status != _OK:
             self._failed(batch, failure(part.status, part.detail, part.retry_after_ms))
             return
+        lane = self._lane(batch)
+        lane.stored(batch)
+        self._released(batch, lane)
+        batch.resolve(self.stored(batch.topic.route, part, level))
+        self._on_done(batch)
+
+    def stored(self, route: Route, part: SendResultPart, level: str) -> Stored:
+        """What a yes says."""
         server = self._engine.connection.server
-        stored = Stored(
-            batch.topic.route.topic,
+        return Stored(
+            route.topic,
             part.queue,
             level,
             part.base_offset,
             part.store_time,
             part.epoch,
-            part.incarnation or batch.topic.route.incarnation,
+            part.incarnation or route.incarnation,
             server.log_id if server is not None else "",
         )
-        if self._lone is not None and self._lone[0] is batch:
-            self._lone = None
-            del self.unfinished[batch]
-        else:
-            lane = self._lane(batch)
-            lane.stored(batch)
-            self._released(batch, lane)
-        batch.resolve(stored)
-        self._on_done(batch)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
         """One try failed: again later, or the end of it."""
@@ -261,16 +300,7 @@ class Sender:
     # --- lanes --------------------------------------------------------------------------------
 
     def _lane(self, batch: Batch) -> SendLane:
-        if self._lone is not None:
-            self._give_lane(*self._lone)
         return self._lanes[batch.topic.route.topic, batch.queue]
-
-    def _give_lane(self, batch: Batch, call: Call[SendReply] | None) -> None:
-        """The lone batch goes on as all others do."""
-        self._lone = None
-        key = batch.topic.route.topic, batch.queue
-        lane = self._lanes[key] = SendLane(*key)
-        lane.out[batch] = call
 
     def _offer(self, lane: SendLane) -> None:
         """Put the lane among those that may send, if it may."""
@@ -288,7 +318,7 @@ class Sender:
         if lane.waiting or lane.broken:
             self._offer(lane)
         self._forget_if_empty(lane)
-        del self.unfinished[batch]
+        del self._unfinished[batch]
 
     def _forget_if_empty(self, lane: SendLane) -> None:
         if not (lane.waiting or lane.out or lane.pauses) and self._lanes.get(lane.key) is lane:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from cometmq.client.batching import Batch, Receipt
 from cometmq.client.engine import Engine
 from cometmq.client.flows import Flow, Task, Waitable
+from cometmq.client.lone import Lone
 from cometmq.interfaces import Limits
 from cometmq.protocol import Operation
 from cometmq.testing.environment import VirtualEnvironment
@@ -61,10 +63,14 @@ class ClientRig:
         assert task.done, "the flow still waits"
         return task.result()
 
+    def receipt_of(self, lone: Lone) -> Receipt:
+        """For tests that go both ways: a receipt asks a lone message what it asks a batch."""
+        return Receipt(cast(Batch, lone), 0)
+
     def wait(self, waitable: Waitable[Any], timeout_s: float | None) -> object:
         """As the owner of batches: nobody blocks here."""
         raise AssertionError("a test must not block")
 
-    def when_done(self, waitable: Waitable[Any], callback: Callable[[], object]) -> None:
+    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
         """As the owner of batches."""
-        waitable.add_waiter(lambda: self.engine.deferred.append(callback))
+        batch.add_waiter(lambda: self.engine.deferred.append(callback))

@@ -59,6 +59,8 @@ class DedupPlugin:
             return None
         number, epoch, sequence = producer
         key = batch.topic, batch.queue_claim, number
+        if self._view.follows(key, epoch, sequence):
+            return None
         decision = decide(self._view, key, batch, (epoch, sequence))
         if decision is None and sequence == 0:
             decision = self._full(key)

@@ -82,6 +82,18 @@ class Producers:
         last = sent[-1]
         return last if self._store_time - last.store_time <= self._idle_ms else None
 
+    def follows(self, key: Key, epoch: int, sequence: int) -> bool:
+        """Whether this is what comes next there, as nearly always."""
+        sent = self._places.get(key)
+        if sent is None:
+            return False
+        last = sent[-1]
+        return (
+            sequence == last.sequence + last.count
+            and epoch == last.epoch
+            and self._store_time - last.store_time <= self._idle_ms
+        )
+
     def window(self, key: Key) -> list[Sent]:
         """The batches that may be repeated, newest first: those that lead up to the last one
         without a gap. What lies before is of another life of the producer."""

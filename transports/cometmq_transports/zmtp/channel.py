@@ -118,7 +118,7 @@ class ZmtpChannel:
         size = self._transmit(buffers[:GATHER_MAX])
         if size < 0:
             return False  # `receive` finds the end, behind what came before it
-        if size != sum(map(len, buffers)):
+        if size < len(buffers[0]) or size < sum(map(len, buffers)):
             for data in buffers:
                 outbox.put_raw(data)
             outbox.sent(size)
@@ -146,7 +146,7 @@ class ZmtpChannel:
             messages += decoder.came(size, max_messages - len(messages))
             if decoder.replies or decoder.fault:
                 self._react()
-            if size < sum(map(len, buffers)):
+            if size < len(buffers[0]) or size < sum(map(len, buffers)):
                 break  # that was all, most likely; if not, the descriptor is still readable
             left_bytes -= size
             if left_bytes < 0:

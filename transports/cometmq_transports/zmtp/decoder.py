@@ -162,9 +162,7 @@ class Decoder:
     def _only(self, size: int) -> Buffer | None:
         """The message, when all that is there is just one, whole, of one frame: so it is when one
         waits for the other. What else it may be, or why it may not come, `_parse` knows."""
-        if self._carried or self._frames or self._body is not None or not self.ready:
-            return None
-        if self.fault:
+        if self.holds or not self.ready or self.fault:
             return None
         scratch = self._scratch
         flags = scratch[0]
