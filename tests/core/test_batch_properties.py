@@ -18,6 +18,7 @@ from cometmq.batch import (
     decode_messages,
     decode_records,
     encode,
+    encode_bodies,
     encode_messages,
     parse,
     seed,
@@ -110,13 +111,27 @@ def test_the_table_is_the_same_whichever_way_the_lengths_were_found(
     assert whole.records[5:] == each.records[5 + each.lengths[0] :]
 
 
+SIZES = st.sampled_from([0, 1, 255, 256, 65535, 65536])
+BODIES = (st.binary(max_size=300) | SIZES.map(bytes)).map(bytes)
+
+
 @steady
-@given(st.lists(st.tuples(times, st.binary(max_size=300)), min_size=2, max_size=40))
-def test_who_knows_that_records_are_plain_gets_the_same_bytes(
-    records: list[tuple[int, bytes]],
+@given(
+    st.lists(st.tuples(times, st.lists(BODIES, min_size=1, max_size=20)), min_size=1, max_size=5),
+    st.none() | st.tuples(u64, u64, u64),
+)
+def test_bodies_alone_make_the_bytes_that_records_with_nothing_else_make(
+    runs: list[tuple[int, list[bytes]]], producer: ProducerTuple | None
 ) -> None:
-    plain: list[RecordTuple] = [(born, body, "", (), NO_PROPERTIES) for born, body in records]
-    assert encode_messages("orders", 1, plain, plain=True) == encode_messages("orders", 1, plain)
+    births: list[tuple[int, int]] = []
+    records: list[RecordTuple] = []
+    for born, bodies in runs:
+        births.append((len(records), born))
+        records += [(born, body, "", (), NO_PROPERTIES) for body in bodies]
+    every = [record[1] for record in records]
+    assert encode_bodies("orders", 1, births, every, producer=producer) == encode_messages(
+        "orders", 1, records, producer=producer
+    )
 
 
 @steady

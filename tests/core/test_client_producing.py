@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cometmq import protocol
-from cometmq.batch import NO_PROPERTIES, RecordTuple, decode_records, parse, text_hash
+from cometmq.batch import RecordTuple, decode_records, parse, text_hash
 from cometmq.client.batching import Receipt, SendResult
 from cometmq.client.closing import EARLY_MAX, PARTIAL_MAX
 from cometmq.client.producer_options import ProducerOptions
@@ -596,7 +596,8 @@ def test_when_the_buffer_is_full_the_oldest_go_and_not_what_needs_room() -> None
     assert len(rig.sends()) > gone
 
 
-def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before() -> None:
+@pytest.mark.parametrize("tag", ["", "t"])
+def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before(tag: str) -> None:
     rig = ProducerRig(queues=1, linger_ms=10_000)
     rig.hold_sends()
     times = [rig.engine.clock.wall_ms()]
@@ -604,7 +605,7 @@ def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before() -> Non
     for number in range(100):
         rig.pass_time(0.001)
         times.append(rig.engine.clock.wall_ms())
-        rig.send_soon(orders(number))
+        rig.send_soon(orders(number, tag=tag if number == 50 else ""))
     rig.broker.on.clear()
     rig.answer(rig.sends()[0])
     rig.pass_time(1)
@@ -665,6 +666,31 @@ def test_send_many_takes_messages_of_all_kinds_in_turn(seed: int) -> None:
         _, body, tag, keys, properties = stored[outcome.topic, outcome.queue][outcome.offset]
         assert body == b"%d" % number and outcome.topic == message.topic
         assert [tag, list(keys), properties] == [message.tag, [*message.keys], message.properties]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_send_many_takes_long_runs_of_bodies_of_all_sizes(seed: int) -> None:
+    random = Random(seed)
+    rig = ProducerRig(queues=2, batch_bytes=random.choice([3000, 20_000, 200_000]))
+    messages = [
+        Message(
+            "orders",
+            b"%d" % number
+            + bytes(random.choice([0, 5, 300, 2000]) if random.random() < 0.2 else 0),
+            tag="t" if random.random() < 0.001 else "",
+        )
+        for number in range(3000)
+    ]
+    sending = rig.start(rig.producer.send_many(messages, None))
+    rig.pass_time(1)
+    stored = {
+        queue: [record for batch in kept for record in decode_records(parse(batch))]
+        for (_, queue), kept in rig.broker.stored.items()
+    }
+    for message, outcome in zip(messages, sending.result(), strict=True):
+        assert isinstance(outcome, SendResult)
+        _, body, tag, _, _ = stored[outcome.queue][outcome.offset]
+        assert (body, tag) == (message.body, message.tag)
 
 
 def test_send_many_puts_a_failed_batch_in_its_places() -> None:
@@ -746,14 +772,14 @@ def test_receipts_of_equal_messages_have_their_own_offsets() -> None:
     assert [receipt.result().offset for receipt in receipts] == list(range(5))
 
 
-class Between(list[RecordTuple]):
+class Between(list[bytes | RecordTuple]):
     """The records of a batch, at which another thread comes in the midst of an append."""
 
     def __init__(self, before: Callable[[], object], after: Callable[[], object]) -> None:
         super().__init__()
         self.before, self.after = before, after
 
-    def append(self, record: RecordTuple) -> None:
+    def append(self, record: bytes | RecordTuple) -> None:
         self.before()
         super().append(record)
         self.after()
@@ -766,7 +792,7 @@ def test_another_thread_in_the_midst_of_an_append_changes_no_receipt() -> None:
     batch = rig.send_soon(orders(1)).batch
 
     def other(number: int) -> Callable[[], None]:
-        return lambda: list.append(batch.records, (5, b"%d" % number, "", (), NO_PROPERTIES))
+        return lambda: list.append(batch.records, b"%d" % number)
 
     records = Between(other(2), other(4))
     records.extend(batch.records)
@@ -807,6 +833,26 @@ def test_a_batch_that_closes_in_the_midst_of_an_append_has_the_message_or_not(
         assert receipt is not None and receipt.result().offset == 2
     else:
         assert receipt is None, "it is in no batch, so it goes another way"
+
+
+def test_a_batch_that_closes_before_a_message_has_its_place_does_not_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = ProducerRig(queues=1)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+
+    def close() -> int:
+        rig.broker.on.clear()
+        rig.answer(rig.sends()[0])
+        rig.pass_time(1)
+        assert batch.done
+        return 5
+
+    monkeypatch.setattr(rig.producer, "_wall_ms", close)
+    assert rig.producer.append_fast(orders(2), None) is None
+    assert all_stored(rig)[0] == [b"0", b"1"]
 
 
 def test_callbacks_come_once_without_the_lock() -> None:

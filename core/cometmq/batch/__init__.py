@@ -7,7 +7,13 @@ docs/format.md has every byte. Whatever is wrong with the bytes is a `BatchError
 """
 
 from cometmq.batch.decode import decode_messages, decode_records
-from cometmq.batch.encode import NO_PROPERTIES, RecordTuple, encode_control, encode_messages
+from cometmq.batch.encode import (
+    NO_PROPERTIES,
+    RecordTuple,
+    encode_bodies,
+    encode_control,
+    encode_messages,
+)
 from cometmq.batch.layout import (
     BATCH_BYTES_MAX,
     FLAG_AMENDED,
@@ -57,6 +63,7 @@ __all__ = [
     "cut",
     "decode_messages",
     "decode_records",
+    "encode_bodies",
     "encode_control",
     "encode_messages",
     "parse",

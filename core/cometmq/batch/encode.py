@@ -53,6 +53,11 @@ _BEFORE_SEALED = struct.Struct("<III60xI")
 _PLAIN = Kind.MESSAGES << KIND_SHIFT
 _TABLE_OF_ONE = struct.Struct("<II")
 _ARRAY_OF_ONE = ARRAY_HEADER.pack(ARRAY32, 1)
+_RECORD_BEGIN = b"\x95"
+"""msgpack's array of five."""
+_BARE_END = b"\xa0\x90\x80"
+"""No tag, no keys, no properties."""
+_BODY_HEADERS = (struct.Struct(">BB"), struct.Struct(">BH"), struct.Struct(">BI"))
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -84,12 +89,10 @@ def encode_messages(
     producer: ProducerTuple | None = None,
     deliver_at: int | None = None,
     key_hashes: Sequence[int] | None = None,
-    plain: bool = False,
 ) -> bytearray:
     """A sealed batch of messages for one queue; the broker's part is empty.
 
-    `deliver_at` is in ms since 1970. `plain`: the caller knows that no record has a tag, keys or
-    properties, which saves looking. Raises BatchError for a topic, a queue, a count or a size
+    `deliver_at` is in ms since 1970. Raises BatchError for a topic, a queue, a count or a size
     that no batch can have, struct.error for another number that its field can't hold, and what
     msgspec raises for values that it can't encode.
     """
@@ -103,7 +106,43 @@ def encode_messages(
     attributes, sections = _sections(producer, deliver_at, key_hashes)
     born = records[0][0], records[-1][0]
     frame = Frame(attributes, queue, *born, len(name), name + sections)
-    return encode_framed(frame, records, plain=plain)
+    return encode_framed(frame, records)
+
+
+def encode_bodies(
+    topic: str,
+    queue: int,
+    births: Sequence[tuple[int, int]],
+    bodies: Sequence[bytes],
+    *,
+    producer: ProducerTuple | None = None,
+) -> bytearray:
+    """What `encode_messages` makes of records that have a born time, a body and nothing else,
+    without a record being made of each.
+
+    `births` are places, the first of them 0, and the born time of the bodies from there on. Raises
+    as `encode_messages` does.
+    """
+    if not bodies:
+        raise bad("count", 0, "at least 1")
+    name = topic.encode()
+    check_claims(name, queue)
+    attributes, sections = _sections(producer, None, None)
+    frame = Frame(attributes, queue, births[0][1], births[-1][1], len(name), name + sections)
+    sizes = list(map(len, bodies))
+    heads: list[bytes] = []
+    ends = [place for place, _ in births[1:]] + [len(sizes)]
+    for (place, born_time), end in zip(births, ends, strict=True):
+        heads += map(_Heads(born_time).__getitem__, sizes[place:end])
+    table = Table([len(head) + size for head, size in zip(heads, sizes, strict=True)])
+    records_at, _ = _measure(frame, table)
+    pieces = [b""] * (2 * len(sizes))
+    pieces[::2] = heads
+    pieces[1::2] = bodies
+    # The first head is the only one with no record before it.
+    pieces[0] = bytes(records_at + ARRAY_HEADER.size) + heads[0][len(_BARE_END) :]
+    pieces.append(_BARE_END)
+    return _close(bytearray().join(pieces), frame, table, records_at)
 
 
 def encode_control(kind: int, records: Sequence[Any]) -> bytearray:
@@ -121,18 +160,17 @@ def encode_control(kind: int, records: Sequence[Any]) -> bytearray:
     return assemble(frame, Table([len(part) for part in parts]), b"".join(parts))
 
 
-def encode_framed(
-    frame: Frame, records: Sequence[RecordTuple], *, plain: bool = False
-) -> bytearray:
-    """A sealed batch of these records within this frame; `plain` as for `encode_messages`."""
-    table = _bare_table(records) if plain else _plain_table(records)
+def encode_framed(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
+    """A sealed batch of these records within this frame."""
+    table = _plain_table(records)
     buffer = None if table is None else _encode_at_once(frame, records, table)
     return buffer or _encode_each(frame, records)
 
 
 def assemble(frame: Frame, table: Table, records: bytes | memoryview) -> bytearray:
     """A sealed batch from a table and the records' own bytes (without the array's header)."""
-    buffer, records_at = _allocate(frame, table)
+    records_at, length = _measure(frame, table)
+    buffer = bytearray(length)
     buffer[records_at + ARRAY_HEADER.size :] = records
     return _close(buffer, frame, table, records_at)
 
@@ -205,8 +243,8 @@ def _encode_at_once(frame: Frame, records: Sequence[RecordTuple], table: Table) 
     and properties whose born time needs 8 bytes, which is any time since February 1970; a
     shorter one (a test's clock) shows in the total.
     """
-    buffer, records_at = _allocate(frame, table)
-    length = len(buffer)
+    records_at, length = _measure(frame, table)
+    buffer = bytearray(length)
     count = len(records)
     # The encoder writes the shortest header of an array: let it end where the fixed one will.
     width = 1 if count < 16 else 3 if count < 65536 else 5
@@ -216,11 +254,18 @@ def _encode_at_once(frame: Frame, records: Sequence[RecordTuple], table: Table) 
     return _close(buffer, frame, table, records_at)
 
 
-def _bare_table(records: Sequence[RecordTuple]) -> Table:
-    """Lengths without encoding, of records that have a body and nothing else."""
-    # Array header 1, born time 9, no tag 1, no keys 1, no properties 1, the header of the body.
-    sizes = [len(record[1]) for record in records]
-    return Table([size + (15 if size < 256 else 16 if size < 65536 else 18) for size in sizes])
+class _Heads(dict[int, bytes]):
+    """What stands between two bodies, by the size of the second: the end of one record and the
+    begin of the next."""
+
+    def __init__(self, born_time: int) -> None:
+        super().__init__()
+        self._begin = _BARE_END + _RECORD_BEGIN + _encoder.encode(born_time)
+
+    def __missing__(self, size: int) -> bytes:
+        kind = 0 if size < 256 else 1 if size < 65536 else 2
+        head = self[size] = self._begin + _BODY_HEADERS[kind].pack(0xC4 + kind, size)
+        return head
 
 
 def _plain_table(records: Sequence[RecordTuple]) -> Table | None:
@@ -259,13 +304,13 @@ def _encode_each(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
     return assemble(frame, table, b"".join(parts))
 
 
-def _allocate(frame: Frame, table: Table) -> tuple[bytearray, int]:
-    """Room for the whole batch, and where its records begin."""
+def _measure(frame: Frame, table: Table) -> tuple[int, int]:
+    """Where the records begin, and how long the whole batch is."""
     records_at = FIXED_BYTES + len(frame.head) + 8 * len(table.lengths)
     length = records_at + ARRAY_HEADER.size + sum(table.lengths)
     if length > BATCH_BYTES_MAX:
         raise bad("length", length, f"at most {BATCH_BYTES_MAX} bytes; make smaller batches")
-    return bytearray(length), records_at
+    return records_at, length
 
 
 def _close(buffer: bytearray, frame: Frame, table: Table, records_at: int) -> bytearray:

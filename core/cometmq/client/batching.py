@@ -7,19 +7,29 @@ fixed, and *done* when it is known what became of it.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
-from cometmq.batch import NO_PROPERTIES, ProducerTuple, RecordTuple
+from cometmq.batch import (
+    NO_PROPERTIES,
+    ProducerTuple,
+    RecordTuple,
+    encode_bodies,
+    encode_messages,
+)
 from cometmq.client.arguments import check_timeout
 from cometmq.client.flows import Waitable, log
 from cometmq.client.routing import Route
 from cometmq.client.validation import queue_of_key
 from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.interfaces import Level
+
+CLOCK_EVERY = 16
+"""Behind so many messages of a batch one in so many asks for the time: a third of an append."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -89,8 +99,11 @@ class Batch(Waitable[Stored]):
     """The messages of one topic, queue and level that travel together."""
 
     __slots__ = (
+        "appended",
+        "births",
         "born_ms",
         "buffer",
+        "clock_at",
         "closed",
         "count",
         "deadline_s",
@@ -134,10 +147,17 @@ class Batch(Waitable[Stored]):
         self.deadline_s = deadline_s
         """When its sending is given up."""
         self.owner = owner
-        self.records: list[RecordTuple] = []
-        """What was appended; once it is closed another list, for those who come too late."""
+        self.records: list[bytes | RecordTuple] = []
+        """What was appended, a message with nothing but a body as that; once it is closed another
+        list, for those who come too late."""
+        self.appended = 0
+        """How many were."""
+        self.births: list[tuple[int, int]] = []
+        """Places, and when the messages from there on were given to us."""
         self.born_ms = 0
-        """Wall time when one of its messages looked last."""
+        """The last of these times."""
+        self.clock_at = 0
+        """The place whose message asks for the time again."""
         self.plain = True
         """Whether none of them has a tag, keys or properties."""
         self.count = 0
@@ -163,34 +183,56 @@ class Batch(Waitable[Stored]):
         self.seen = False
         """Whether anybody asked for the outcome."""
 
-    def put(self, record: RecordTuple, size_bytes: int) -> int:
-        """Append a record of at most `size_bytes` and return its place."""
-        self.size_bytes += size_bytes
-        if record[2] or record[3] or record[4] is not NO_PROPERTIES:
+    def born(self, now_ms: int) -> None:
+        """What is appended from now on was born at this time."""
+        place = self.appended
+        self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
+        if now_ms != self.born_ms or not self.births:
+            self.births.append((place, now_ms))
+            self.born_ms = now_ms
+
+    def put(self, record: bytes | RecordTuple, size_bytes: int) -> int:
+        """Append a message of at most `size_bytes` and return its place."""
+        if type(record) is tuple:
             self.plain = False
+        place = self.appended
+        self.appended = place + 1
+        self.size_bytes += size_bytes
         records = self.records
-        place = len(records)
         records.append(record)
         return place if records[place] is record else self.place_of(records, record)
 
     @staticmethod
-    def place_of(records: Sequence[RecordTuple], record: RecordTuple) -> int:
+    def place_of(records: Sequence[object], record: object) -> int:
         """Where this very record is, which was appended while another thread did too."""
         place = len(records) - 1
         while records[place] is not record:
             place -= 1
         return place
 
-    def fix(self) -> list[RecordTuple]:
+    def fix(self) -> list[bytes | RecordTuple]:
         """Close it; returns what is in it."""
         self.closed = True
         # Whoever appends from now on sees `closed`, and then that it came too late.
-        appended, self.records = self.records, []
+        appended, self.records, self.appended = self.records, [], 0
         records = list(appended)
         self.count = len(records)
         return records
 
-    def holds(self, records: list[RecordTuple], place: int) -> bool:
+    def encoded(
+        self, records: list[bytes | RecordTuple], number: ProducerTuple | None
+    ) -> bytearray:
+        """What is in it as the broker gets it. Raises as `encode_messages` does."""
+        topic, queue = self.topic.route.topic, self.queue
+        if not self.births:  # made with its record in it
+            return encode_messages(topic, queue, cast(list[RecordTuple], records), producer=number)
+        births = sorted(self.births)
+        if self.plain and len(records) > 1:
+            bodies = cast(list[bytes], records)
+            return encode_bodies(topic, queue, births, bodies, producer=number)
+        return encode_messages(topic, queue, _spelled(births, records), producer=number)
+
+    def holds(self, records: Sequence[object], place: int) -> bool:
         """Whether what was appended to its `records` at `place` got in before it closed."""
         return records is not self.records and place < self.count
 
@@ -208,6 +250,19 @@ class Batch(Waitable[Stored]):
                 self.queue,
                 self._error,
             )
+
+
+def _spelled(
+    births: Sequence[tuple[int, int]], records: Sequence[bytes | RecordTuple]
+) -> list[RecordTuple]:
+    """Records, also of what has nothing but a body."""
+    places = [place for place, _ in births]
+    return [
+        record
+        if isinstance(record, tuple)
+        else (births[bisect_right(places, place) - 1][1], record, "", (), NO_PROPERTIES)
+        for place, record in enumerate(records)
+    ]
 
 
 class TopicState:

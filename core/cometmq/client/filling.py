@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import repeat
+from bisect import bisect_right
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
-from cometmq.batch import NO_PROPERTIES
+from cometmq.batch import RecordTuple
 from cometmq.client.batching import Batch, Outcome, SendResult, TopicState
-from cometmq.client.validation import RECORD_BYTES, header_bytes, measure, record_of
+from cometmq.client.validation import RECORD_BYTES, entry_of, header_bytes, measure, record_of
 from cometmq.errors import CometError, Refused
 from cometmq.interfaces import Level
 from cometmq.message import Message
 
 if TYPE_CHECKING:
     from cometmq.client.producing import Accumulator
+
+CHUNK = 256
+"""So many messages are looked at together, and in vain if one is unlike the others."""
+_MESSAGES: set[type] = {Message}
+_BYTES: set[type] = {bytes}
 
 
 class Part:
@@ -46,25 +51,63 @@ class Filling:
         """By topic: what can't be resolved is asked once, not for each message."""
         self._outcomes: dict[int, CometError] = {}
         self._count = count
-        self._place = -1
-        """That of the message which was added last by itself."""
         self._last_topic = ""
         self._last: Part | None = None
 
-    def add_run(self, places: Iterator[tuple[int, Message]]) -> tuple[int, Message] | None:
-        """Messages without a sharding key for the same topic as the one before, as far as they
-        go; returns the first that is none or has no room, for `add`."""
+    def add_run(self, messages: list[Message], place: int) -> int:
+        """Messages without a sharding key for the same topic as the one before, from `place` on,
+        as far as they go; returns the place of the first that is none or has no room, for `add`."""
         part = self._last
         if part is None:
-            return None
-        batch, topic, born_ms = part.batch, self._last_topic, self._born_ms
+            return place
+        batch, first = part.batch, place
+        while place < len(messages):
+            chunk = messages[place : place + _guess(batch)]
+            taken = self._add_bodies(batch, chunk)
+            if not taken:
+                taken = self._add_each(batch, chunk)
+            place += taken
+            if taken < len(chunk):
+                break
+        part.took(first, place - first)
+        return place
+
+    def _add_bodies(self, batch: Batch, chunk: list[Message]) -> int:
+        """Messages that have nothing but a body, all of them or those that have room; returns how
+        many. No line is run for each of them but the one that looks at it."""
+        topic = self._last_topic
+        if set(map(type, chunk)) != _MESSAGES:
+            return 0
+        bodies = [
+            message.body
+            for message in chunk
+            if message.topic == topic
+            and message.sharding_key is None
+            and not (message.tag or message.keys or message.properties)
+        ]
+        if len(bodies) != len(chunk) or set(map(type, bodies)) != _BYTES:
+            return 0
+        size_bytes = sum(map(len, bodies)) + RECORD_BYTES * len(bodies)
+        room_bytes = batch.limit_bytes - batch.size_bytes
+        if size_bytes > room_bytes:
+            sums = list(accumulate(len(body) + RECORD_BYTES for body in bodies))
+            taken = bisect_right(sums, room_bytes)
+            del bodies[taken:]
+            size_bytes = sums[taken - 1] if taken else 0
+        batch.size_bytes += size_bytes
+        batch.appended += len(bodies)
+        batch.records += bodies
+        return len(bodies)
+
+    def _add_each(self, batch: Batch, chunk: list[Message]) -> int:
+        """Messages as they come, up to the first that is not for this batch or has no room;
+        returns how many."""
+        topic, born_ms = self._last_topic, self._born_ms
         limits = self._engine.connection.limits
         total_bytes, limit_bytes = batch.size_bytes, batch.limit_bytes
         records = batch.records
-        before = len(records)
-        refused: tuple[int, Message] | None
-        for refused in places:
-            message = refused[1]
+        taken = 0
+        for message in chunk:
             if (
                 type(message) is not Message
                 or message.topic != topic
@@ -72,6 +115,7 @@ class Filling:
                 or type(body := message.body) is not bytes
             ):
                 break
+            record: bytes | RecordTuple = body
             total_bytes += len(body) + RECORD_BYTES
             if message.tag or message.keys or message.properties:
                 try:
@@ -80,16 +124,13 @@ class Filling:
                     break
                 batch.plain = False
                 record = record_of(born_ms, body, message)
-            else:
-                record = (born_ms, body, "", (), NO_PROPERTIES)
             if total_bytes > limit_bytes:
                 break
             batch.size_bytes = total_bytes
             records.append(record)
-        else:
-            refused = None
-        part.took(self._place + 1, len(records) - before)
-        return refused
+            taken += 1
+        batch.appended += taken
+        return taken
 
     async def add(self, place: int, message: Message) -> None:
         """Any message; an error stays in its place."""
@@ -97,7 +138,6 @@ class Filling:
             await self._add(place, message)
         except CometError as error:
             self._outcomes[place] = error
-        self._place = place
 
     def abandon(self) -> None:
         """Nobody waits for the outcomes any more: what is not on its way yet will not go."""
@@ -132,8 +172,7 @@ class Filling:
             self._errors[topic] = error
             raise
         part = await self._writable(state, message.sharding_key, size_bytes)
-        record = record_of(self._born_ms, body, message)
-        part.batch.put(record, size_bytes)
+        part.batch.put(entry_of(self._born_ms, body, message), size_bytes)
         part.took(place, 1)
         self._last = part if message.sharding_key is None else None
         self._last_topic = topic
@@ -154,6 +193,7 @@ class Filling:
             accumulator.close_queue(state, queue)
             batch = accumulator.open_batch(state, queue, self._level, size_bytes)
             if batch is not None:
+                batch.born(self._born_ms)
                 part = self._open[topic, queue] = Part(batch)
                 self._parts.append(part)
                 return part
@@ -173,6 +213,12 @@ class Filling:
         self._accumulator.seal(part.batch)
         self._accumulator.sender.pump()
         await self._engine.sleep(0)
+
+
+def _guess(batch: Batch) -> int:
+    """About how many messages more have room in a batch that has one."""
+    room_bytes = batch.limit_bytes - batch.size_bytes
+    return min(CHUNK, 1 + room_bytes * batch.appended // batch.size_bytes)
 
 
 def _fill_in(outcomes: list[Outcome | None], part: Part) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from cometmq.batch import NO_PROPERTIES, RecordTuple, encode_messages
+from cometmq.batch import RecordTuple, encode_messages
 from cometmq.client.arguments import check_timeout
 from cometmq.client.batching import Batch, Outcome, Owner, Receipt, SendResult, TopicState
 from cometmq.client.closing import Closing
@@ -27,6 +27,7 @@ from cometmq.client.validation import (
     RECORD_BYTES,
     check_level,
     check_messages,
+    entry_of,
     header_bytes,
     measure,
     record_of,
@@ -36,9 +37,6 @@ from cometmq.errors import CometError
 from cometmq.interfaces import Level
 from cometmq.message import Message
 from cometmq.protocol import Empty, Operation, Send
-
-CLOCK_EVERY = 16
-"""Behind so many messages of a batch one in so many asks for the time: a third of an append."""
 
 
 class Accumulator:
@@ -83,34 +81,31 @@ class Accumulator:
             return None
         try:
             if level is None and message.sharding_key is None:
-                batch = self.sticky.get(message.topic)
+                batch = self.sticky[message.topic]
             else:
                 batch = self._find(message, self.options.level if level is None else level)
-        except TypeError:  # a topic that has no hash is none
+        except (KeyError, TypeError):  # no such batch is open; a topic without a hash is none
             return None
         body = message.body
-        if batch is None or type(body) is not bytes:
+        if type(body) is not bytes:
             return None
-        record: RecordTuple
+        if batch.appended >= batch.clock_at:
+            batch.born(self._wall_ms())
+        record: bytes | RecordTuple = body
         size_bytes = len(body) + RECORD_BYTES
-        records = batch.records
-        place = len(records)
-        if place < CLOCK_EVERY or not place % CLOCK_EVERY:
-            batch.born_ms = self._wall_ms()
         if message.tag or message.keys or message.properties:
             size_bytes += header_bytes(message, self.engine.connection.limits)
             record = record_of(batch.born_ms, body, message)
             batch.plain = False
-        else:
-            record = (batch.born_ms, body, "", (), NO_PROPERTIES)
         # From the last comparison to the append there is no call at which another thread could
-        # come between: a batch never outgrows its limit.
+        # come between: a batch never outgrows its limit, and no place is given away twice.
         while (total := batch.size_bytes + size_bytes) > batch.limit_bytes:
             if not self.room.grow(batch, size_bytes):
                 return None
-        batch.size_bytes = total
+        records, place = batch.records, batch.appended
+        batch.size_bytes, batch.appended = total, place + 1
         records.append(record)
-        if records[place] is not record:
+        if records[place] is not record:  # a debugger let another one in all the same
             place = batch.place_of(records, record)
         if batch.closed:
             with self._lock:  # whoever is closing it has finished when this is ours
@@ -143,7 +138,9 @@ class Accumulator:
         batch = self._writable(state, message.sharding_key, level or self.options.level, size_bytes)
         if batch is None:
             return None
-        place = batch.put(record_of(self._wall_ms(), body, message), size_bytes)
+        now_ms = self._wall_ms()
+        batch.born(now_ms)
+        place = batch.put(entry_of(now_ms, body, message), size_bytes)
         if moment_s:
             self._closing.expect_more()
         else:
@@ -199,13 +196,13 @@ class Accumulator:
         """Send all and wait; the result or the error of each message stands in its place."""
         check_level(level)
         check_messages(messages)
-        filling = Filling(self, level or self.options.level, len(messages))
+        given = list(messages)
+        filling = Filling(self, level or self.options.level, len(given))
         try:
-            places = enumerate(messages)
-            for place, message in places:
-                await filling.add(place, message)
-                while (refused := filling.add_run(places)) is not None:
-                    await filling.add(*refused)
+            place = 0
+            while place < len(given):
+                await filling.add(place, given[place])
+                place = filling.add_run(given, place + 1)
         except BaseException:  # cancelled, or interrupted
             filling.abandon()
             raise
@@ -272,9 +269,7 @@ class Accumulator:
         batch.topic.in_flight += 1
         try:
             number = self.sender.number(batch.topic.route, batch.queue)
-            sealed = encode_messages(
-                batch.topic.route.topic, batch.queue, records, producer=number, plain=batch.plain
-            )
+            sealed = batch.encoded(records, number)
             batch.buffer = self.shrink(sealed)
             batch.number = number
         except Exception as error:  # a codec raises what it likes, and memory may be short
@@ -369,9 +364,10 @@ class Accumulator:
         for batch in list(state.open.values()):
             self._close(batch)  # it gets the same answer
 
-    def _find(self, message: Message, level: Level | None) -> Batch | None:
-        state = self.topics.get(message.topic)
-        if state is None:
-            return None
-        batch = state.open.get(state.queue_of(message.sharding_key))
-        return batch if batch is not None and batch.level == level else None
+    def _find(self, message: Message, level: Level | None) -> Batch:
+        """The open batch for a message. Raises KeyError without one."""
+        state = self.topics[message.topic]
+        batch = state.open[state.queue_of(message.sharding_key)]
+        if batch.level != level:
+            raise KeyError(level)
+        return batch

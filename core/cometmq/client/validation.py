@@ -137,6 +137,13 @@ def record_of(born_ms: int, body: bytes, message: Message) -> RecordTuple:
     )
 
 
+def entry_of(born_ms: int, body: bytes, message: Message) -> bytes | RecordTuple:
+    """What a batch is given of a message: one with nothing but a body is that."""
+    if message.tag or message.keys or message.properties:
+        return record_of(born_ms, body, message)
+    return body
+
+
 def queue_of_key(key: str, queues: int) -> int:
     """The queue of a sharding key. Raises Refused for one that is no text."""
     try:
