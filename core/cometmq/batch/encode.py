@@ -131,10 +131,13 @@ def encode_bodies(
     frame = Frame(attributes, queue, births[0][1], births[-1][1], len(name), name + sections)
     sizes = list(map(len, bodies))
     heads: list[bytes] = []
+    lengths: list[int] = []
     ends = [place for place, _ in births[1:]] + [len(sizes)]
     for (place, born_time), end in zip(births, ends, strict=True):
-        heads += map(_Heads(born_time).__getitem__, sizes[place:end])
-    table = Table([len(head) + size for head, size in zip(heads, sizes, strict=True)])
+        heads_of = _Heads(born_time)
+        heads += map(heads_of.__getitem__, sizes[place:end])
+        lengths += map(heads_of.lengths.__getitem__, sizes[place:end])
+    table = Table(lengths)
     records_at, _ = _measure(frame, table)
     pieces = [b""] * (2 * len(sizes))
     pieces[::2] = heads
@@ -260,11 +263,14 @@ class _Heads(dict[int, bytes]):
 
     def __init__(self, born_time: int) -> None:
         super().__init__()
+        self.lengths: dict[int, int] = {}
+        """Of whole records, by the size of their bodies, for those that were looked up."""
         self._begin = _BARE_END + _RECORD_BEGIN + _encoder.encode(born_time)
 
     def __missing__(self, size: int) -> bytes:
         kind = 0 if size < 256 else 1 if size < 65536 else 2
         head = self[size] = self._begin + _BODY_HEADERS[kind].pack(0xC4 + kind, size)
+        self.lengths[size] = len(head) + size
         return head
 
 

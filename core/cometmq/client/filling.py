@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 CHUNK = 256
 """So many messages are looked at together, and in vain if one is unlike the others."""
-_MESSAGES: set[type] = {Message}
-_BYTES: set[type] = {bytes}
 
 
 class Part:
@@ -76,16 +74,16 @@ class Filling:
         """Messages that have nothing but a body, all of them or those that have room; returns how
         many. No line is run for each of them but the one that looks at it."""
         topic = self._last_topic
-        if set(map(type, chunk)) != _MESSAGES:
-            return 0
         bodies = [
-            message.body
+            body
             for message in chunk
-            if message.topic == topic
+            if type(message) is Message
+            and message.topic == topic
             and message.sharding_key is None
+            and type(body := message.body) is bytes
             and not (message.tag or message.keys or message.properties)
         ]
-        if len(bodies) != len(chunk) or set(map(type, bodies)) != _BYTES:
+        if len(bodies) != len(chunk):
             return 0
         size_bytes = sum(map(len, bodies)) + RECORD_BYTES * len(bodies)
         room_bytes = batch.limit_bytes - batch.size_bytes
