@@ -617,6 +617,26 @@ def test_the_time_of_a_message_is_its_own_or_that_of_one_shortly_before(tag: str
     assert len(set(born)) < 30
 
 
+def test_a_time_counts_only_for_what_was_appended_behind_it() -> None:
+    """Threads may ask for the time at once, and one of them append its message too late."""
+    rig = ProducerRig(queues=1, linger_ms=10_000)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+    first_ms = batch.born_ms
+    rig.send_soon(orders(2))
+    batch.born(first_ms + 7)
+    batch.born(first_ms + 9)
+    rig.send_soon(orders(3))
+    batch.born(first_ms + 5000)
+    rig.broker.on.clear()
+    rig.answer(rig.sends()[0])
+    rig.pass_time(1)
+    sealed = parse(rig.broker.stored["orders", 0][1])
+    born = [record[0] for record in decode_records(sealed)]
+    assert len(born) == 3 and (sealed.first_born, sealed.born_span) == (born[0], born[2] - born[0])
+
+
 # --- send_many, one way, flush ---
 
 

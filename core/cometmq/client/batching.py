@@ -226,7 +226,8 @@ class Batch(Waitable[Stored]):
         topic, queue = self.topic.route.topic, self.queue
         if not self.births:  # made with its record in it
             return encode_messages(topic, queue, cast(list[RecordTuple], records), producer=number)
-        births = sorted(self.births)
+        # One place may have two times, and the last none that got in, where threads were at it.
+        births = sorted(birth for birth in dict(self.births).items() if birth[0] < len(records))
         if self.plain and len(records) > 1:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)
