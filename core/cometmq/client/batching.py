@@ -224,8 +224,6 @@ class Batch(Waitable[Stored]):
     ) -> bytearray:
         """What is in it as the broker gets it. Raises as `encode_messages` does."""
         topic, queue = self.topic.route.topic, self.queue
-        if not self.births:  # made with its record in it
-            return encode_messages(topic, queue, cast(list[RecordTuple], records), producer=number)
         # One place may have two times, and the last none that got in, where threads were at it.
         births = sorted(birth for birth in dict(self.births).items() if birth[0] < len(records))
         if self.plain and len(records) > 1:
