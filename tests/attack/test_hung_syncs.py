@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from cometmq.broker.dispatch import FREE_BYTES
 from cometmq.protocol import Heartbeat, Hello, Operation, Status
 from cometmq.testing.raw_client import RawClient, Rig, batch_of, running_broker
 
@@ -71,7 +72,7 @@ def test_sends_of_all_connections_are_bounded_together_and_little_is_always_take
             posted = await flooding(rig, crowd, 150)
             told = await refused(posted)
             assert told and all("limits.held_bytes" in detail for detail in told)
-            assert unanswered(rig) <= 500_000 + 6 * 65_536
+            assert unanswered(rig) <= 500_000 + 6 * FREE_BYTES
             waiting = [modest.post_send(TINY) for _ in range(10)]
             await rig.settle()
             assert not await refused([(modest, number) for number in waiting])

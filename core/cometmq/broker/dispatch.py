@@ -44,7 +44,7 @@ Blame = Callable[[Exception], PluginFailure]
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
 thousands would take the time of everybody else."""
-FREE_BYTES = 64 << 10
+FREE_BYTES = 128 << 10
 """Of one connection's unanswered requests; those have room whatever others hold."""
 FIRST_CONTRIBUTED = 1000
 """Numbers below are the core's own."""
@@ -238,7 +238,7 @@ class Dispatcher:
         session = request.session
         if session.unanswered_bytes > self._free_bytes:
             self._check_credit(request)
-        delay_ms = self._gate.delay_ms(session, route.name, request.size_bytes - REQUEST_BYTES)
+        delay_ms = self._gate.delay_ms(session, route.name, request.size_bytes)
         if delay_ms:
             at_s = self._clock.monotonic_s() + delay_ms / 1000
             step = partial(route.handle, request, message, body)
