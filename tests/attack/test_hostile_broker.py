@@ -1,5 +1,8 @@
-"""A broker that lies: any field of any answer, at its edges. The client ends each call with its
-result or one error of ours, in time, and asks no more often than of an honest broker that is busy."""
+"""A broker that lies: any field of any answer, at its edges.
+
+The client ends each call with its result or one error of ours, in time, and asks no more often than
+of an honest broker that is busy.
+"""
 
 from __future__ import annotations
 

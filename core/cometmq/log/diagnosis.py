@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.advice import advice
 from cometmq.environment import Files
 from cometmq.interfaces import Storage
 from cometmq.log.recovery import NEWER_STEP, Recovered, recover
@@ -72,6 +73,7 @@ def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
     diagnosis.complaints += [Complaint("note", note) for note in report.notes]
     if node == "" and diagnosis.starts == "writes":
         diagnosis.starts = "fails"
+    _check_rights(files, diagnosis, [segment.file for segment in report.segments][-1:])
     return diagnosis
 
 
@@ -155,6 +157,20 @@ def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
     said = f"{path} is no node id, so no broker starts here: restore it, or let it be made anew"
     diagnosis.complaints.append(Complaint("error", said, "set-aside", path))
     return ""
+
+
+def _check_rights(files: Files, diagnosis: Diagnosis, newest: list[str]) -> None:
+    """What a start writes: the lock, and unless it only reads, new files and the newest segment."""
+    folder = diagnosis.folder
+    made = [name for name in ("lock", "node") if not files.exists(f"{folder}/{name}")]
+    wanted = [folder if "lock" in made else f"{folder}/lock"]
+    if diagnosis.starts != "only reads":
+        wanted += [f"{folder}/log", *newest, *([folder] if made else [])]
+    refusals = [files.refusal(path) for path in dict.fromkeys(wanted)]
+    for refusal in filter(None, refusals):
+        diagnosis.starts = "fails"
+        text = f"{refusal.filename} can't be written by this user ({refusal.strerror})"
+        diagnosis.complaints.append(Complaint("error", f"{text}: {advice(refusal)}"))
 
 
 def _check_rest(files: Files, diagnosis: Diagnosis) -> None:
