@@ -11,7 +11,6 @@ _NO_DESCRIPTOR = {
 _ADVICE = _NO_DESCRIPTOR | {
     errno.ENOENT: "find out who takes away files of the data folder, bring them back if you can",
     errno.EACCES: "give the user of this process the rights to it",
-    errno.EPERM: "give the user of this process the rights to it",
     errno.EROFS: "mount it writable again, after a look at why it is not (`dmesg`)",
 }
 

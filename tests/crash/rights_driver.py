@@ -85,7 +85,7 @@ def main() -> None:
     original = Path(folder) / "original"
     for _ in range(2):
         assert serve(original) == "writes"
-    found = {}
+    found: dict[str, dict[str, object]] = {}
     for state in states:
         data = Path(folder) / "data"
         shutil.copytree(original, data)
