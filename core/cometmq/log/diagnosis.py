@@ -57,8 +57,12 @@ def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
     """Look at the data folder. `storage` is the folder's, not open. Raises LogError if there is no
     log in it, OSError when it can't be read."""
     holder = files.locked_by(f"{folder}/lock")
-    report = verify_log(files, folder)
     diagnosis = Diagnosis(folder, "writes")
+    if _is_empty(files, folder):
+        text = f"{folder}/log holds no segment: the next start begins a new, empty log"
+        diagnosis.complaints.append(Complaint("warning", text))
+        return diagnosis
+    report = verify_log(files, folder)
     if holder is not None:
         served = f"{holder} serves this folder; what it writes meanwhile may look torn, or is not"
         diagnosis.complaints.append(Complaint("note", f"{served} looked at: stop it to be sure"))
@@ -138,6 +142,12 @@ def _complaint(kind: str, text: str, file: str) -> Complaint:
     if kind == "torn":
         return Complaint("warning", text)
     return Complaint("error", text)
+
+
+def _is_empty(files: Files, folder: str) -> bool:
+    """Whether a broker had its log here and nothing is left of it."""
+    names = files.list(f"{folder}/log")
+    return files.exists(f"{folder}/node") and not any(name.endswith(".seg") for name in names)
 
 
 def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
