@@ -10,12 +10,15 @@ _NO_DESCRIPTOR = {
 }
 _ADVICE = _NO_DESCRIPTOR | {
     errno.ENOENT: "find out who takes away files of the data folder, bring them back if you can",
+    errno.EACCES: "give the user of this process the rights to it",
+    errno.EROFS: "mount it writable again, after a look at why it is not (`dmesg`)",
 }
 
 
 def advice(error: BaseException) -> str:
     """A clause for the end of a sentence that names the error: which limit to raise if no file
-    could be opened any more, who to look for if one is gone, else to check the disk."""
+    could be opened any more, who to look for if one is gone, what is missing if nothing may be
+    written, else to check the disk."""
     found = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     return found or "check the disk"
 

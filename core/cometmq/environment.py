@@ -145,6 +145,10 @@ class Files(Protocol):
     def locked_by(self, path: str) -> str | None:
         """Who holds this lock file, as far as it says; None if nobody does. Changes nothing."""
 
+    def refusal(self, path: str) -> OSError | None:
+        """Why this process may not write this file, or make files in this folder; None if it may,
+        as far as the system says beforehand. Changes nothing."""
+
     def space(self, path: str) -> tuple[int, int]:
         """(bytes used or free for us, bytes free for us) of the file system that holds `path`."""
 

@@ -248,7 +248,7 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     frames: int = 16
     """Frames of one message."""
     credit_bytes: int = 32 << 20
-    """Unanswered request bytes, or unread reply bytes, of one connection."""
+    """Unanswered requests (bytes and 1 KiB each), or unread reply bytes, of one connection."""
     connections: int = 10_000
     properties: int = 128
     header_bytes: int = 32 << 10
@@ -257,8 +257,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Requests parked at the broker, all connections together."""
     held_bytes: int = 1 << 30
     """Unfinished messages and unread replies, all connections of a listener together; as much may
-    requests have that wait for a plugin or the disk, with what they may bring, all connections of
-    the broker together."""
+    unanswered requests have, and again those that wait for a plugin or a read with what they may
+    bring, all connections of the broker together."""
 
 
 class Listener(Protocol):

@@ -172,6 +172,9 @@ class MemoryFiles:
     def locked_by(self, path: str) -> str | None:
         return "another process" if path in self._locks else None
 
+    def refusal(self, path: str) -> OSError | None:
+        return None
+
     def space(self, path: str) -> tuple[int, int]:
         return self.capacity_bytes, self.capacity_bytes - self._used()
 

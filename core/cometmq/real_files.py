@@ -294,6 +294,13 @@ class RealFiles:
             os.close(descriptor)
         return None
 
+    def refusal(self, path: str) -> OSError | None:
+        mode = os.W_OK | os.X_OK if os.path.isdir(path) else os.W_OK
+        if os.access(path, mode, effective_ids=os.access in os.supports_effective_ids):
+            return None
+        number = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+        return OSError(number, os.strerror(number), path)
+
     def space(self, path: str) -> tuple[int, int]:
         found = os.statvfs(path)
         used = found.f_blocks - found.f_bfree

@@ -10,6 +10,8 @@ from cometmq.errors import Refused
 ALL = "*"
 _WRONG_OPERATOR = re.compile(r"[&|]+|[,;](?=\s)|(?<=\s)(and|or|not)(?=\s)", re.IGNORECASE)
 """What people write for `||`, or for what a tag expression can't say."""
+_UNUSUAL = re.compile(r"[&|,;*\s]")
+"""Without one of these a text is a tag that an expression can name."""
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:
@@ -41,6 +43,25 @@ def parse_tags(expression: str) -> frozenset[str] | None:
                 "BAD_REQUEST",
             )
     return None if ALL in tags else frozenset(tags)
+
+
+def check_tag(tag: str) -> None:
+    """Raises Refused for the tag of a message that no expression could name, such as `a || b`:
+    nobody could subscribe it but together with all others."""
+    if not tag or not _UNUSUAL.search(tag):
+        return
+    if tag != tag.strip():
+        why = "an expression does not tell the space around it"
+    elif tag == ALL:
+        why = "it stands for all tags"
+    elif wrong := _WRONG_OPERATOR.search(tag):
+        why = f"{wrong[0]!r} would stand between two tags"
+    else:
+        return
+    raise Refused(
+        f"tag {tag!r} could not be subscribed ({why}): a tag is one name, as in tag='paid'",
+        "BAD_REQUEST",
+    )
 
 
 def tag_expression(tags: Iterable[str] | None) -> str:

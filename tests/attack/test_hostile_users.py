@@ -57,6 +57,8 @@ BAD_FIELDS: list[dict[str, Any]] = [
     {"keys": "text"},
     {"keys": [None]},
     {"tag": 7},
+    {"tag": "a || b"},
+    {"tag": "*"},
     {"properties": [("a", "b")]},
     {"properties": {"a": 1}},
     {"properties": {b"a": "1"}},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from cometmq import Consumer
 from cometmq.errors import Refused
-from cometmq.tags import parse_tags, tag_expression
+from cometmq.tags import check_tag, parse_tags, tag_expression
 from cometmq.testing import EmbeddedBroker
 
 
@@ -37,6 +38,31 @@ def test_what_it_names(expression: str, tags: set[str] | None) -> None:
 def test_what_it_refuses(expression: str) -> None:
     with pytest.raises(Refused, match="paid || refunded"):
         parse_tags(expression)
+
+
+PARTS = ["a", "order", "*", "|", "&", ",", ";", " ", "\t", "\u2003", "\x1c", "or", "AND", "-", "é"]
+NAMES = ["".join(parts) for size in range(4) for parts in product(PARTS, repeat=size)]
+
+
+def test_a_message_has_just_the_tags_that_can_be_subscribed() -> None:
+    refused = 0
+    for tag in filter(None, NAMES):
+        try:
+            found = parse_tags(tag) or ()
+        except Refused:
+            found = ()
+        if set(found) == {tag}:
+            check_tag(tag)
+            continue
+        with pytest.raises(Refused, match="could not be subscribed") as refusal:
+            check_tag(tag)
+        assert repr(tag) in str(refusal.value)
+        refused += 1
+    assert 0 < refused < len(NAMES)
+
+
+def test_no_tag_is_a_tag_too() -> None:
+    check_tag("")
 
 
 @pytest.mark.parametrize("expression", [None, ["paid"]])

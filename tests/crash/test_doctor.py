@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from cometmq import Message, Producer
 from cometmq.batch import RecordTuple, encode_messages, parse, seed
 from cometmq.cli import cli
 from cometmq.log import Log, LogSettings, RecoveryReport
+from cometmq.log.inspection import START_BYTES
 from cometmq.log.segment_index import OpenSegment
 from cometmq.real_environment import RealEnvironment
+from cometmq.testing import EmbeddedBroker
 from cometmq.testing.process import MQ
 from cometmq_plugins.group_commit import GroupCommit
 from cometmq_plugins.segments import SegmentStorage
@@ -255,6 +258,37 @@ def test_what_was_asked_for_and_has_nothing_to_do_is_said(
     result = mq("doctor", str(data), option)
     assert result.exit_code == 0 and sentence in result.stdout
     assert "nothing" not in mq("doctor", str(data)).stdout
+
+
+def test_a_first_start_that_was_cut_off_is_moved_aside(tmp_path: Path) -> None:
+    """So little of it is there that it can't be told which log it is, and no message can be."""
+    data = tmp_path / "first"
+    with EmbeddedBroker(data=str(data)) as broker, Producer(broker.address) as producer:
+        producer.send(Message("t", b"x"))
+    (segment,) = segments(data)
+    assert messages_in(data, segment)[0]["position"] > START_BYTES
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:100] + bytes(1 << 16))
+    found = doctor(data)
+    assert found["starts"] == "only reads"
+    assert any("no message was ever in it" in each["text"] for each in found["complaints"])
+    found = doctor(data, "--repair")
+    assert found["starts"] == "writes" and len(found["done"]) == 1
+    assert (data / "cut" / segment.name).read_bytes()[:100] == whole[:100]
+    assert not start(data)[0].in_doubt
+
+
+def test_a_beginning_with_something_behind_it_is_not_moved_aside(tmp_path: Path) -> None:
+    data = tmp_path / "first"
+    make_log(data, starts=1)
+    first, *others = segments(data)
+    for each in others:
+        each.unlink()
+    content = bytearray(first.read_bytes())
+    content[:200] = bytes(200)
+    first.write_bytes(content)
+    found = doctor(data, "--repair")
+    assert found["starts"] == "only reads" and first.exists()
 
 
 def test_a_torn_end_is_left_to_the_next_start(data: Path) -> None:

@@ -338,7 +338,7 @@ async def test_a_start_that_may_open_no_file_says_which_limit_to_raise(
 async def test_a_start_without_a_file_is_refused_by_name(kit: LogKit) -> None:
     await two_segments(kit, clean=True)
     kit.environment.files.fail("create", errno.EROFS, name=".seg")
-    with pytest.raises(LogError, match="can't be made .Read-only file system.: check the disk"):
+    with pytest.raises(LogError, match="can't be made .Read-only file system.: mount it"):
         await kit.open(settings=SETTINGS)
     kit.environment.files.mend()
     log = await kit.open(settings=SETTINGS)

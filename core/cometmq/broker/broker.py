@@ -205,6 +205,8 @@ class Broker:
         for line in recovery_lines(self.report):
             logger.warning("%s", line)
         self._log_open = True
+        (flusher,) = self.composition.implementers("flush_policy")
+        self.log.on_policy_failure(partial(self.composition.blame, "flush_policy", flusher))
         self.log.on_stopped(lambda reason: self.fail(LogStopped(reason)))
         self.log.on_truncated(lambda position: self.park.fire_all())
         advanced = self.composition.chain("readable_advanced")

@@ -20,7 +20,7 @@ from cometmq.broker.refusals import (
     log_refusal,
     told_refusal,
 )
-from cometmq.broker.requests import Body, Request
+from cometmq.broker.requests import REQUEST_BYTES, Body, Request
 from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
@@ -44,6 +44,8 @@ Blame = Callable[[Exception], PluginFailure]
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
 thousands would take the time of everybody else."""
+FREE_BYTES = 128 << 10
+"""Of one connection's unanswered requests; those have room whatever others hold."""
 FIRST_CONTRIBUTED = 1000
 """Numbers below are the core's own."""
 _HELLO = int(Operation.HELLO)
@@ -81,9 +83,11 @@ class Dispatcher:
         """`welcome` makes the reply to a hello; `before_write` appends what a drain collected."""
         self._log = log
         self._sessions = sessions
+        self._total = sessions.total
         self._gate = gate
         self._clock = clock
         self._limits = limits
+        self._free_bytes = min(FREE_BYTES, limits.credit_bytes)
         self._welcome = welcome
         self._before_write = before_write
         self._routes: dict[int, Route] = {}
@@ -169,8 +173,10 @@ class Dispatcher:
             peer.send(protocol.pack(request_id, Status.HELLO_REQUIRED, Failure(detail)))
             return
         session.seen_s = now_s
-        size_bytes = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
+        size_bytes = REQUEST_BYTES
+        size_bytes += len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
         session.unanswered_bytes += size_bytes
+        self._total.unanswered_bytes += size_bytes
         request = Request(session, peer, request_id, operation, size_bytes)
         try:
             self._begin(request, header, body)
@@ -196,6 +202,7 @@ class Dispatcher:
         try:
             if self.unready:
                 raise Rejected(Status.STOPPING, self.unready, RETRY_AFTER_MS)
+            self._check_total()
             session = self._sessions.hello(peer, protocol.decode(Hello, header))
         except ProtocolError as error:
             rejected = Rejected(Status.BAD_REQUEST, str(error))
@@ -229,7 +236,7 @@ class Dispatcher:
         if self.unready and request.operation not in _WHILE_UNREADY:
             raise Rejected(Status.STOPPING, self.unready, RETRY_AFTER_MS)
         session = request.session
-        if session.unanswered_bytes > self._limits.credit_bytes:
+        if session.unanswered_bytes > self._free_bytes:
             self._check_credit(request)
         delay_ms = self._gate.delay_ms(session, route.name, request.size_bytes)
         if delay_ms:
@@ -274,11 +281,25 @@ class Dispatcher:
     def _check_credit(self, request: Request) -> None:
         """A request alone is always let through: its size has limits of its own."""
         held, credit = request.session.unanswered_bytes, self._limits.credit_bytes
-        if held > request.size_bytes:
+        if held <= request.size_bytes:
+            return
+        if held > credit:
             raise Rejected(
                 Status.RETRY,
                 f"{held} bytes of this connection's requests are unanswered, {credit} are "
                 "allowed: wait for answers before sending more",
+                RETRY_AFTER_MS,
+            )
+        self._check_total()
+
+    def _check_total(self) -> None:
+        """Raises Rejected when all connections together hold so much that more is too much."""
+        held, allowed = self._total.unanswered_bytes, self._limits.held_bytes
+        if held > allowed:
+            raise Rejected(
+                Status.RETRY,
+                f"{held} bytes of all connections' requests are unanswered, {allowed} are allowed "
+                "(limits.held_bytes): try again later; if that goes on, the disk may hang",
                 RETRY_AFTER_MS,
             )
 

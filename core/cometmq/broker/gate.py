@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cometmq.broker.refusals import hook_refusal, wrong_answer
+from cometmq.broker.requests import REQUEST_BYTES
 from cometmq.interfaces import Delay, Refuse, SessionInfo
 from cometmq.protocol import Status
 
@@ -32,11 +33,12 @@ class Gate:
                 raise hook_refusal(refuse, Status.NOT_AUTHORIZED)
 
     def delay_ms(self, session: SessionInfo, operation: str, size_bytes: int) -> int:
-        """Ask every plugin whether this request may go on now: 0, or how long it has to wait
-        (the longest that one asks for). Raises Rejected with the first refusal."""
+        """Ask every plugin whether this request, which counts as `size_bytes`, may go on now: 0,
+        or how long it has to wait (the longest that one asks for). Raises Rejected with the first
+        refusal."""
         delay_ms = 0
         for ask in self._admit:
-            answer = ask(session, operation, size_bytes)
+            answer = ask(session, operation, size_bytes - REQUEST_BYTES)
             if answer is None:
                 continue
             if isinstance(answer, Refuse):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cometmq.broker.catalog import Catalog
@@ -44,7 +45,8 @@ class Groups:
             for plugin, brought in broker.composition.collect("rebalance_strategies")
             for strategy in brought
         ]
-        planner = Planner(broker.topics, tenures, strategies)
+        blame = partial(broker.composition.blame, "rebalance_strategies")
+        planner = Planner(broker.topics, tenures, strategies, blame)
         coordinator = Coordinator(sessions, broker.park, gate, tenures, planner)
         default_ms = broker.config.broker.session_timeout_ms
 

@@ -11,8 +11,8 @@ from cometmq.broker.sessions import Session
 from cometmq.protocol import Status
 
 GiveBack = Callable[[], None]
-WAITING_BYTES = 2 << 10
-"""About what a request that waits takes besides what its client sent."""
+WAITING_BYTES = 1 << 10
+"""About what it takes to wait for a plugin or a read, besides the request itself."""
 
 
 class Held:

@@ -6,8 +6,26 @@ import asyncio
 import sys
 import threading
 import traceback
+from types import FrameType
 
 INTERVAL_S = 0.1
+OURS = ("cometmq", "cometmq_plugins", "cometmq_transports", "asyncio")
+"""Who calls what plugins bring."""
+
+
+def _place(frame: FrameType) -> str:
+    """Where the loop is. Of code that is not ours also where it was entered: a plugin's function,
+    say, that waits deep in a library."""
+    entered = frame
+    for each, _ in traceback.walk_stack(frame):
+        if each.f_globals.get("__name__", "").partition(".")[0] in OURS:
+            break
+        entered = each
+    places = [entered] if entered is frame else [entered, frame]
+    return ", in ".join(
+        f"{each.f_code.co_name} ({each.f_code.co_filename}, line {each.f_lineno})"
+        for each in places
+    )
 
 
 class LoopPulse:
@@ -48,10 +66,7 @@ class LoopPulse:
                 "hooks may not block: move the work to environment.threads, or disable the plugin"
             )
         frame = sys._current_frames().get(self._loop_thread_id)
-        where = "an unknown place"
-        if frame is not None:
-            last = traceback.extract_stack(frame)[-1]
-            where = f"{last.name} ({last.filename}, line {last.lineno})"
+        where = "an unknown place" if frame is None else _place(frame)
         return f"{where} has held it for {self._blocked_s:.1f} s"
 
     def _answer(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from cometmq.broker.members import Group, Member, QueueName
 from cometmq.broker.names import shown
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.topics import Topics
+from cometmq.errors import PluginFailure
 from cometmq.group_interfaces import Strategy, StrategyMember, StrategyQueue
 from cometmq.plugins import by_key
 
@@ -21,15 +22,20 @@ class Planner:
     """Makes the target of a group from its members, its topics and its strategy."""
 
     def __init__(
-        self, topics: Topics, tenures: Tenures, strategies: Iterable[tuple[str, Strategy]]
+        self,
+        topics: Topics,
+        tenures: Tenures,
+        strategies: Iterable[tuple[str, Strategy]],
+        blame: Callable[[str, Exception], PluginFailure],
     ) -> None:
-        """`strategies` by the plugin that brings each. Raises PluginError for two of one name."""
+        """`strategies` by the plugin that brings each; `blame` names and counts such a plugin for
+        what its strategy did. Raises PluginError for two of one name."""
         self._topics = topics
         self._tenures = tenures
-        self.strategies = by_key(
-            "rebalance strategy",
-            ((plugin, strategy.name, strategy) for plugin, strategy in strategies),
-        )
+        self._blame = blame
+        brought = [(plugin, strategy.name, strategy) for plugin, strategy in strategies]
+        self.strategies = by_key("rebalance strategy", brought)
+        self._plugins = {name: plugin for plugin, name, _ in brought}
 
     @property
     def default(self) -> str:
@@ -100,21 +106,20 @@ class Planner:
             for each in members
         ]
         try:
-            answer = self.strategies[group.strategy].assign(asked, queues)
-            strangers = set(answer) - set(queues)
-            if strangers or not set(answer.values()) <= names:
+            answer = dict(self.strategies[group.strategy].assign(asked, queues))
+            if not (set(answer) <= set(queues) and set(answer.values()) <= names):
                 raise ValueError("it gave a queue or a member that it was not asked about")
+            return {(each.topic, each.queue): name for each, name in answer.items()}
         except Exception as error:
-            logger.error(
-                "rebalance strategy %s failed in group %s, its queues stay where they are: %s",
-                group.strategy,
-                group.name,
-                error,
-                exc_info=error,
+            failure = self._blame(self._plugins[group.strategy], error)
+            text = (
+                f"the queues of group {shown(group.name)} stay where they are, since its strategy "
+                f"{group.strategy} fails: {failure}"
             )
+            logger.error("%s", text, exc_info=error)
+            group.warnings = (text, *group.warnings)[:WARNINGS_MAX]
             kept = {(each.topic, each.queue): "" for each in queues}
             return {q: name for q, name in holders.items() if q in kept and name in names}
-        return {(each.topic, each.queue): name for each, name in answer.items()}
 
     def _warnings(self, group: Group, leader: Member) -> tuple[str, ...]:
         wins = leader.subscriptions()

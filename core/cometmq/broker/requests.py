@@ -14,6 +14,8 @@ from cometmq.protocol import Failure, Status
 
 Body = list[memoryview]
 """The frames of a message behind its header."""
+REQUEST_BYTES = 1 << 10
+"""About what a request that waits takes, besides what its client sent."""
 
 _OK = int(Status.OK)
 
@@ -21,7 +23,8 @@ _OK = int(Status.OK)
 class Request(msgspec.Struct, eq=False):
     """One message of a client that wants an answer. It is answered once, or dropped.
 
-    Until then its bytes count in `session.unanswered_bytes`, to which whoever makes it adds them.
+    Until then its bytes count in `session.unanswered_bytes` and `session.total`, to which whoever
+    makes it adds them.
     """
 
     session: Session
@@ -34,7 +37,9 @@ class Request(msgspec.Struct, eq=False):
 
     def answer(self, header: msgspec.Struct, body: Sequence[Buffer] = ()) -> None:
         """Answer OK with this header; the body's batches go out as they lie."""
-        self.session.unanswered_bytes -= self.size_bytes
+        session, size_bytes = self.session, self.size_bytes
+        session.unanswered_bytes -= size_bytes
+        session.total.unanswered_bytes -= size_bytes
         self.size_bytes = 0
         if not self.silent:
             self.peer.send(protocol.pack(self.id, _OK, header, body))
@@ -48,4 +53,5 @@ class Request(msgspec.Struct, eq=False):
     def drop(self) -> None:
         """Give no answer, now or later: the sender wants none, or it can't be known."""
         self.session.unanswered_bytes -= self.size_bytes
+        self.session.total.unanswered_bytes -= self.size_bytes
         self.size_bytes = 0

@@ -88,7 +88,7 @@ class Service:
     def metrics(self) -> list[Metric]:
         """Counters of what was served."""
         dispatcher = self.dispatcher
-        unanswered = sum(session.unanswered_bytes for session in self.sessions)
+        unanswered = self.sessions.total.unanswered_bytes
         return [
             Metric("requests", "Messages received.", "counter", dispatcher.requests),
             Metric("requests_refused", "Answered by an error.", "counter", dispatcher.refused),

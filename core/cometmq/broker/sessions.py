@@ -24,6 +24,15 @@ logger = logging.getLogger(__name__)
 Authenticate = Callable[[str, dict[str, str], str], str | Refuse | None]
 
 
+class Total:
+    """What the requests of all sessions take together, also of those that have ended."""
+
+    __slots__ = ("unanswered_bytes",)
+
+    def __init__(self) -> None:
+        self.unanswered_bytes = 0
+
+
 class Session:
     """One client's connection, from its hello to its end. What hooks see as `SessionInfo`."""
 
@@ -39,10 +48,13 @@ class Session:
         "principal",
         "returns_s",
         "seen_s",
+        "total",
         "unanswered_bytes",
     )
 
-    def __init__(self, number: int, hello: Hello, peer: Peer, principal: str | None) -> None:
+    def __init__(
+        self, number: int, hello: Hello, peer: Peer, principal: str | None, total: Total
+    ) -> None:
         self.id = number
         self.client_id = hello.client_id
         self.client_epoch = hello.client_epoch
@@ -52,6 +64,7 @@ class Session:
         self.seen_s = 0.0
         """When it was last heard, on the clock that stands still while the loop does."""
         self.unanswered_bytes = 0
+        self.total = total
         self.garbage = 0
         """How many things it sent that are no messages."""
         self.open = True
@@ -91,6 +104,7 @@ class Sessions:
         """The session of this peer, if it said hello."""
         self._by_client: dict[str, Session] = {}
         self._strangers: dict[Peer, Stranger] = {}
+        self.total = Total()
         self._given = 0
         self._stalled_s = 0.0
 
@@ -154,7 +168,7 @@ class Sessions:
                 "close some, or raise limits.connections",
             )
         self._given += 1
-        session = Session(self._given, hello, peer, principal)
+        session = Session(self._given, hello, peer, principal, self.total)
         session.seen_s = self.now_s()
         before = self._strangers.pop(peer, None)
         session.garbage = 0 if before is None else before.garbage

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import click
 import msgspec
 
+from cometmq.advice import advice
 from cometmq.errors import Closed, CometError, OutcomeUnknown, Retryable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -151,7 +152,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror}"
+        told = f"{error.filename}: {error.strerror}"
+        return f"{told}; {advice(error)}" if isinstance(error, PermissionError) else told
     return str(error)
 
 

@@ -22,6 +22,7 @@ import msgspec
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
+from cometmq.client.told import usable
 from cometmq.environment import Buffer, Random
 from cometmq.errors import CometError, OutcomeUnknown, ProtocolError, Retryable
 from cometmq.interfaces import ChannelEvent, Limits
@@ -316,8 +317,9 @@ class Connection:
             if not isinstance(error, Retryable):
                 self.fail_all(error)
             return
-        self.server = decode(HelloReply, header)
-        self.limits = self.server.limits
+        server = decode(HelloReply, header)
+        self.limits = usable(server.limits)
+        self.server = server
         self.state = READY
         self.reason = ""
         self._handshakes_failed = 0

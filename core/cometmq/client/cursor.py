@@ -129,6 +129,8 @@ class Cursor:
 
     def add(self, batches: Sequence[memoryview], behind: Place) -> None:
         """Take what a fetch brought, and the place behind it."""
+        if not batches and self.chunks and isinstance(self.chunks[-1], Place):
+            self.chunks.pop()  # only the last one counts, and nobody may come for long
         self.chunks.extend(batches)
         self.chunks.append(behind)
         self.buffered_bytes += sum(len(batch) for batch in batches)

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.batch import BATCH_BYTES_MAX
 from cometmq.client.arguments import check_number
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
@@ -33,6 +34,8 @@ CROWDED_BYTES = 64 * 1024
 AHEAD_FROM_BYTES = 64 * 1024
 """When an answer brought so much, the next one is asked for before anybody looks at it, and the
 broker reads while we decode. Less is decoded sooner than a request is sent."""
+ANSWER_BYTES_MAX = 2 * BATCH_BYTES_MAX
+"""Twice what any broker gives at once."""
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
@@ -149,6 +152,8 @@ class Fetcher:
         live: set[Cursor],
     ) -> bool:
         """Give each cursor its part; returns whether anything came that a poll must know of."""
+        if sum(map(len, body)) > ANSWER_BYTES_MAX:
+            raise ProtocolError("a fetch's answer brings more than any broker gives at once")
         pieces = split(body, reply.sizes)
         if sum(part.batches for part in reply.results) != len(pieces) or any(
             part.part >= len(cursors) for part in reply.results
@@ -166,6 +171,11 @@ class Fetcher:
 
     def _part(self, cursor: Cursor, part: FetchResultPart, batches: Sequence[memoryview]) -> bool:
         if part.status == Status.OK:
+            if part.next_offset < cursor.fetch.offset + bool(batches):
+                raise ProtocolError(
+                    f"a fetch from offset {cursor.fetch.offset} of queue {cursor.queue} of "
+                    f"{cursor.topic} is to go on at {part.next_offset}"
+                )
             cursor.incarnation = cursor.incarnation or part.incarnation
             behind = Place(part.next_offset, part.epoch)
             # A broker that filters moves on without a batch: that is progress, not silence.

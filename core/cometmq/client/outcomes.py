@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cometmq.client.told import RETRY_MS_MAX, sentence
 from cometmq.errors import (
     CometError,
     Damaged,
@@ -67,10 +68,10 @@ def code_of(status: int) -> str:
 def failure(status: int, detail: str, retry_after_ms: int = 0) -> Refused | Retryable:
     """The exception for a status that is not OK and names no position."""
     code = code_of(status)
-    text = detail or f"the broker answered {code} without a reason; its log may say more"
+    why = sentence(detail) or f"the broker answered {code} without a reason; its log may say more"
     if status in _RETRYABLE or retry_after_ms:
-        return Retryable(text, retry_after_ms, code)
-    return _REFUSED.get(status, Refused)(text, code)
+        return Retryable(why, min(retry_after_ms, RETRY_MS_MAX), code)
+    return _REFUSED.get(status, Refused)(why, code)
 
 
 def part_failure(
@@ -80,7 +81,9 @@ def part_failure(
     kind = _POSITION.get(status)
     if kind is None:
         return failure(status, detail)
-    text = detail or f"queue {queue} of {topic}: {code_of(status)}, go on at {next_offset}"
+    text = (
+        sentence(detail) or f"queue {queue} of {topic}: {code_of(status)}, go on at {next_offset}"
+    )
     return kind(text, topic=topic, queue=queue, next_offset=next_offset)
 
 

@@ -10,6 +10,7 @@ from cometmq.errors import Refused
 from cometmq.interfaces import LEVELS, Limits
 from cometmq.message import Message
 from cometmq.names import NAME_PATTERN, NAME_RULE
+from cometmq.tags import check_tag
 
 _NAME = re.compile(NAME_PATTERN + r"|%[A-Z]+%[A-Za-z0-9_.%-]{1,200}")
 RECORD_BYTES = 40
@@ -50,7 +51,8 @@ def check_messages(messages: object) -> None:
 def header_bytes(message: Message, limits: Limits) -> int:
     """Upper bound of what tag, keys and properties take in the batch, in bytes.
 
-    Raises Refused when one of them is not text or they are more than `limits` allow.
+    Raises Refused when one of them is not text, the tag is none that can be subscribed, or they
+    are more than `limits` allow.
     """
     keys, properties = message.keys or (), message.properties or {}
     if not isinstance(properties, Mapping):
@@ -69,7 +71,9 @@ def header_bytes(message: Message, limits: Limits) -> int:
             f"keys={keys!r}: a sequence of texts is wanted, as in keys=[{str(keys)!r}]",
             "BAD_REQUEST",
         )
-    total = _text_bytes("tag", message.tag or "")
+    tag = message.tag or ""
+    total = _text_bytes("tag", tag)
+    check_tag(tag)
     for key in keys:
         total += _text_bytes("key", key)
     for name, value in properties.items():

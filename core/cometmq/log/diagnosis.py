@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from cometmq.advice import advice
 from cometmq.environment import Files
 from cometmq.interfaces import Storage
 from cometmq.log.recovery import NEWER_STEP, Recovered, recover
@@ -56,8 +57,12 @@ def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
     """Look at the data folder. `storage` is the folder's, not open. Raises LogError if there is no
     log in it, OSError when it can't be read."""
     holder = files.locked_by(f"{folder}/lock")
-    report = verify_log(files, folder)
     diagnosis = Diagnosis(folder, "writes")
+    if _is_empty(files, folder):
+        text = f"{folder}/log holds no segment: the next start begins a new, empty log"
+        diagnosis.complaints.append(Complaint("warning", text))
+        return diagnosis
+    report = verify_log(files, folder)
     if holder is not None:
         served = f"{holder} serves this folder; what it writes meanwhile may look torn, or is not"
         diagnosis.complaints.append(Complaint("note", f"{served} looked at: stop it to be sure"))
@@ -72,6 +77,7 @@ def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
     diagnosis.complaints += [Complaint("note", note) for note in report.notes]
     if node == "" and diagnosis.starts == "writes":
         diagnosis.starts = "fails"
+    _check_rights(files, diagnosis, [segment.file for segment in report.segments][-1:])
     return diagnosis
 
 
@@ -138,6 +144,12 @@ def _complaint(kind: str, text: str, file: str) -> Complaint:
     return Complaint("error", text)
 
 
+def _is_empty(files: Files, folder: str) -> bool:
+    """Whether a broker had its log here and nothing is left of it."""
+    names = files.list(f"{folder}/log")
+    return files.exists(f"{folder}/node") and not any(name.endswith(".seg") for name in names)
+
+
 def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
     """The node's id in hex; None if there is none, empty if it can't be read."""
     path = f"{diagnosis.folder}/node"
@@ -155,6 +167,20 @@ def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
     said = f"{path} is no node id, so no broker starts here: restore it, or let it be made anew"
     diagnosis.complaints.append(Complaint("error", said, "set-aside", path))
     return ""
+
+
+def _check_rights(files: Files, diagnosis: Diagnosis, newest: list[str]) -> None:
+    """What a start writes: the lock, and unless it only reads, new files and the newest segment."""
+    folder = diagnosis.folder
+    made = [name for name in ("lock", "node") if not files.exists(f"{folder}/{name}")]
+    wanted = [folder if "lock" in made else f"{folder}/lock"]
+    if diagnosis.starts != "only reads":
+        wanted += [f"{folder}/log", *newest, *([folder] if made else [])]
+    refusals = [files.refusal(path) for path in dict.fromkeys(wanted)]
+    for refusal in filter(None, refusals):
+        diagnosis.starts = "fails"
+        text = f"{refusal.filename} can't be written by this user ({refusal.strerror})"
+        diagnosis.complaints.append(Complaint("error", f"{text}: {advice(refusal)}"))
 
 
 def _check_rest(files: Files, diagnosis: Diagnosis) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from cometmq.advice import advice
 from cometmq.environment import Environment, Timer
@@ -45,6 +46,8 @@ class LogDrains(LogPlaces):
         self._syncer = LogSyncer(storage, self._positions, environment, self._on_synced, self._stop)
         self._on_stopped: Callable[[str], None] | None = None
         self._on_truncated: Callable[[int], None] | None = None
+        self._blame_policy: Callable[[Exception], Exception] = lambda error: error
+        self._policy_failure = ""
         self._timers: dict[str, Timer] = {}
         self._index_task: asyncio.Task[None] | None = None
         self._complained_of_space = False
@@ -59,6 +62,10 @@ class LogDrains(LogPlaces):
     def on_stopped(self, callback: Callable[[str], None]) -> None:
         """`callback(reason)` hears when the log stopped for good."""
         self._on_stopped = callback
+
+    def on_policy_failure(self, blame: Callable[[Exception], Exception]) -> None:
+        """`blame(error)` names the plugin whose flush policy raised."""
+        self._blame_policy = blame
 
     def on_truncated(self, callback: Callable[[int], None]) -> None:
         """`callback(position)` hears of each cut: parked fetches are to be tried again."""
@@ -97,12 +104,12 @@ class LogDrains(LogPlaces):
         elif position > positions.appended:
             positions.waiters[name].add(position, callback)
         elif not positions.wait(name, position, callback) and position <= positions.appended:
-            self._policy.demand()
+            self._demand()
 
     def demand(self, position: int) -> None:
         """Somebody waits until `position` is readable: start the sync that this takes."""
         if self.readable < min(position, self.appended) and self.synced < self.appended:
-            self._policy.demand()
+            self._demand()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -120,10 +127,31 @@ class LogDrains(LogPlaces):
         positions.move_appended(self._writer.end)
         awaited = positions.awaits_sync()
         alone = awaited and drained == 1 and positions.waiting() == 1
-        self._policy.appended(awaited, alone)
+        try:
+            self._policy.appended(awaited, alone)
+        except Exception as error:
+            self._do_without_policy(error)
         if "age" not in self._timers and self._writer.first_message_s is not None:
             due = self._writer.first_message_s + self._settings.segment_age_s
             self._call_at("age", due, self._grow_old)
+
+    def _demand(self) -> None:
+        try:
+            self._policy.demand()
+        except Exception as error:
+            self._do_without_policy(error)
+
+    def _do_without_policy(self, error: Exception) -> None:
+        """The flush policy failed, and nobody else would ever sync: do it here and now."""
+        if self.stopped:
+            return  # it found out by a sync that failed
+        failure = str(self._blame_policy(error))
+        if failure != self._policy_failure:  # once, since it comes with every drain
+            self._policy_failure = failure
+            logger.error("the log is synced without its flush policy: %s", failure, exc_info=error)
+        if self.synced < self.appended:
+            with suppress(LogStopped):  # told to all who wait
+                self._syncer.sync_blocking()
 
     def _grow_old(self) -> None:
         """The segment is to close because of its age."""

@@ -22,6 +22,8 @@ from cometmq.log.state import State
 
 _DIGITS = 20
 _SEGMENT = ".seg"
+START_BYTES = 512
+"""Less than what a start writes before anybody can send."""
 _KNOWN_FILES = ("reserve",)
 
 
@@ -184,6 +186,11 @@ class _Inspection:
         for span in spans:
             if self._only_zeros(span.base, 0, span.segment.size):
                 self.report.notes.append(f"{span.segment.name} was prepared, but never written to")
+                continue
+            size = span.segment.size
+            if len(spans) == 1 and not span.base and self._only_zeros(0, START_BYTES, size):
+                text = f"{span.segment.name} is what a first start had written when it was cut off"
+                self._find("name", span.segment.name, 0, f"{text}: no message was ever in it")
                 continue
             text = (
                 f"{span.segment.name} does not begin with an intact segment-start batch, and no"

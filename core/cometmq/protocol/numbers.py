@@ -12,6 +12,9 @@ PROTOCOL_MAX = 1
 
 UInt = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 QueueNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+QueueCount = Annotated[int, msgspec.Meta(ge=1, le=65536)]
+LogId = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]
+"""In hex."""
 
 
 class Operation(IntEnum):

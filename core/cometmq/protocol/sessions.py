@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cometmq.interfaces import Limits
-from cometmq.protocol.numbers import UInt
+from cometmq.protocol.numbers import LogId, UInt
 from cometmq.protocol.wire import NestedWire, Wire
 
 RECONNECT_MS = 2000
@@ -29,7 +29,7 @@ class HelloReply(NestedWire):
     protocol: UInt
     session: UInt
     broker_name: str
-    log_id: str
+    log_id: LogId
     epoch: UInt
     """The broker's current epoch."""
     session_timeout_ms: UInt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cometmq.protocol.numbers import QueueNumber, UInt
+from cometmq.protocol.numbers import QueueCount, QueueNumber, UInt
 from cometmq.protocol.retention import Retention
 from cometmq.protocol.wire import NestedWire, Wire
 
@@ -49,7 +49,7 @@ class TopicDescribe(Wire):
 class TopicInfo(Wire):
     topic: str
     incarnation: UInt
-    queues: UInt
+    queues: QueueCount
     readable: bool
     writable: bool
     created_ms: int

@@ -10,6 +10,7 @@ since the system may have thrown away what it could not write.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -95,7 +96,7 @@ class SegmentStorage:
             if isinstance(error, FileExistsError | NotADirectoryError):
                 why = f"{error.filename} is a file, not a folder"
             todo = "check that it is a folder that this user may read and write, or choose another"
-            if no_descriptor(error):
+            if no_descriptor(error) or error.errno == errno.EROFS:
                 todo = advice(error)
             raise LogError(f"the data folder {self._data} can't be used ({why}); {todo}") from error
         return list(self.segments())
