@@ -55,7 +55,8 @@ def test_what_was_written_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: pat
 
 def test_the_broker_does_nothing_for_each_message() -> None:
     one, full = costs_of(PATHS["publish-one"]), costs_of(PATHS["publish-full"])
-    assert full.steps <= 1.02 * one.steps
+    # What a request of more bytes costs as a whole is not even a step a message.
+    assert full.steps < one.steps + MESSAGES / 2
     assert full.calls <= 1.02 * one.calls
     # It was given bytes that it may write as they are: of a body there is no second copy.
     assert full.peak_bytes < MESSAGES * 1024 / 4
