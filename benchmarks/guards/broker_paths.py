@@ -44,8 +44,9 @@ class CountedFile(MemoryFile):
         self._files.counters.outside += 1
         return bytes(memoryview(self._content.data)[at : at + size])
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         self._files.counters.outside += 1
+        return 0.0
 
 
 class CountedFiles(MemoryFiles):

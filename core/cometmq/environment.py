@@ -96,7 +96,7 @@ class File(Protocol):
         it. Returns the seconds that the disk took, without the way to a thread and back. Raises
         OSError; then nothing may be assumed any more."""
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """The same in the calling thread."""
 
     def is_deleted(self) -> bool:

@@ -89,7 +89,7 @@ class Storage(Protocol):
         one not yet synced, the folder. Returns the seconds that the disk took, without the way to
         a thread and back. Raises OSError: then the log must stop for good."""
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """The same in the calling thread."""
 
     def rewrite(self, position: int, end: int) -> None:
@@ -154,7 +154,7 @@ class Syncer(Protocol):
         a second caller waits for one that started after its call. Returns the seconds that the
         disk took. After a failure the log is stopped and this raises LogStopped."""
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """The same in the loop's thread, for a lone waiter on a fast disk."""
 
 

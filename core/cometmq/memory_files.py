@@ -83,11 +83,11 @@ class MemoryFile:
         self._content.resize(size)
 
     async def sync(self) -> float:
-        self.sync_blocking()
-        return 0.0
+        return self.sync_blocking()
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """Nothing to do: there is nothing that memory would survive."""
+        return 0.0
 
     def is_deleted(self) -> bool:
         return not self._files.holds(self._content)

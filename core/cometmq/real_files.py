@@ -127,18 +127,15 @@ class RealFile:
             raise self._named(error) from None
 
     async def sync(self) -> float:
-        return await self._files.hand_over(self._sync_timed)
+        return await self._files.hand_over(self.sync_blocking)
 
-    def _sync_timed(self) -> float:
+    def sync_blocking(self) -> float:
         begun_s = time.monotonic()
-        self.sync_blocking()
-        return time.monotonic() - begun_s
-
-    def sync_blocking(self) -> None:
         try:
             self._files.fdatasync(self._fd)
         except OSError as error:
             raise self._named(error) from None
+        return time.monotonic() - begun_s
 
     def is_deleted(self) -> bool:
         return os.fstat(self._fd).st_nlink == 0

@@ -10,7 +10,7 @@ from cometmq.errors import LogError
 from cometmq.interfaces import Level, Syncer
 
 logger = logging.getLogger("cometmq.flush")
-_TRUST = 0.2
+_TRUST = 0.5
 """Weight of a new, shorter measure of a sync; a longer one is believed at once."""
 
 
@@ -74,8 +74,6 @@ class GroupCommit:
         try:
             while True:
                 self._again = False
-                # Not what the way to the thread and back takes: on a busy machine that is more,
-                # and is saved by a sync in the loop.
                 self._measured(await syncer.sync())
                 if not self._again:
                     break
@@ -86,17 +84,14 @@ class GroupCommit:
         self._arm()
 
     def _sync_in_loop(self) -> None:
-        syncer = self._started()
-        clock = syncer.environment.clock
-        begun_s = clock.monotonic_s()
         try:
-            syncer.sync_blocking()
+            self._measured(self._started().sync_blocking())
         except (OSError, LogError) as error:
             self._failed(error)
-            return
-        self._measured(clock.monotonic_s() - begun_s)
 
     def _measured(self, seconds: float) -> None:
+        """What the disk took, and not what was done besides: the way to a thread and back is what
+        a sync in the loop saves, and it takes longest where all are busy."""
         if seconds < self._sync_s < float("inf"):
             seconds = self._sync_s + (seconds - self._sync_s) * _TRUST
         self._sync_s = seconds

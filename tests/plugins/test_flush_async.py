@@ -36,7 +36,7 @@ class StorageSyncer:
         self.synced = covered
         return took_s
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         raise LogError("flush-async never syncs in the loop")
 
 

@@ -27,6 +27,7 @@ class FakeSyncer:
         self.in_loop = 0
         self.sync_takes_s = 0.0002
         self.hand_over_takes_s = 0.0
+        self.answers_take_s = 0.0
         self.error: Exception | None = None
         self._running: list[asyncio.Future[None]] = []
 
@@ -39,9 +40,11 @@ class FakeSyncer:
         self._end(covered)
         return self.sync_takes_s
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         self.in_loop += 1
         self._end(self.appended)
+        self.virtual.clock.advance(self.answers_take_s)
+        return self.sync_takes_s
 
     def _end(self, covered: int) -> None:
         self.virtual.clock.advance(self.sync_takes_s)
@@ -200,16 +203,17 @@ def test_one_long_sync_ends_that_at_once_and_trust_comes_back_slowly() -> None:
     asyncio.run(run())
 
 
-def test_a_slow_hand_over_to_the_thread_makes_a_sync_no_slow_one() -> None:
+def test_neither_a_slow_hand_over_nor_slow_answers_make_a_sync_a_slow_one() -> None:
     async def run() -> None:
         syncer = FakeSyncer()
-        syncer.hand_over_takes_s = 0.005
+        syncer.hand_over_takes_s = syncer.answers_take_s = 0.005
         policy = started(syncer)
         put(syncer, policy, awaited=True)
         await syncer.turn()
         await syncer.let_end()
-        put(syncer, policy, awaited=True, alone=True)
-        assert syncer.in_loop == 1
+        for _ in range(3):
+            put(syncer, policy, awaited=True, alone=True)
+        assert syncer.in_loop == 3
 
     asyncio.run(run())
 

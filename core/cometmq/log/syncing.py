@@ -57,16 +57,17 @@ class LogSyncer:
                 await self._running.wait()
         return self._took_s
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """See `cometmq.interfaces.Syncer`. Raises LogStopped after a failure, now or before."""
         self._check()
         self._targets.append(self._positions.appended)
         try:
-            self._storage.sync_blocking()
+            took_s = self._storage.sync_blocking()
         except (OSError, CometError) as error:
             self._targets.pop()
             raise self._fail(error) from error
         self._arrive(self._targets.pop())
+        return took_s
 
     def cut(self, position: int) -> None:
         """What lies behind `position` is gone: no running sync may claim it."""

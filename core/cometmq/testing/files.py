@@ -135,10 +135,11 @@ class FaultyFile(MemoryFile):
         self._sync(mark)
         return 0.0
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         if self._files.holding:
             raise RuntimeError("syncs are held back, and a blocking one would wait for ever")
         self._sync(self._content.mark())
+        return 0.0
 
     def _sync(self, mark: int) -> None:
         self._files.check("sync", self._path)

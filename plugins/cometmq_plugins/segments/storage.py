@@ -254,9 +254,9 @@ class SegmentStorage:
         """All changes before this call, in threads."""
         return await self._unsynced.sync()
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """All changes before this call, here."""
-        self._unsynced.sync_blocking()
+        return self._unsynced.sync_blocking()
 
     # --- reading --------------------------------------------------------------------------------
 

@@ -95,13 +95,14 @@ class Unsynced:
         self._settle(pending, names)
         return took_s
 
-    def sync_blocking(self) -> None:
+    def sync_blocking(self) -> float:
         """The same in this thread."""
         self.check()
+        took_s = 0.0
         pending, names = self._pending(), self._names_changed
         try:
             for entry, file, _ in pending:
-                file.sync_blocking()
+                took_s += file.sync_blocking()
                 self._check_kept(entry, file)
             if names != self._names_synced:
                 self._files.sync_folder(self._folder)
@@ -109,6 +110,7 @@ class Unsynced:
             self.stop(error)
             raise
         self._settle(pending, names)
+        return took_s
 
     def _check_kept(self, entry: Entry, file: File) -> None:
         """What was synced is on disk only as long as the file has a name. The broker removes none
