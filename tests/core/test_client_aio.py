@@ -101,7 +101,7 @@ def test_a_receipt_is_awaited_not_waited_for() -> None:
 def test_what_is_handed_over_in_one_go_travels_together() -> None:
     async def work() -> None:
         broker = ScriptedBroker(queues=1)
-        async with Producer(ADDRESS, connect=broker.connect) as producer:
+        async with Producer(ADDRESS, connect=broker.connect, linger_ms=60_000) as producer:
             for awaited in (True, False):  # whether somebody asks for a result
                 before = len(broker.asked(SEND))
                 receipts = [await producer.send_soon(Message("orders", b"x")) for _ in range(10)]
