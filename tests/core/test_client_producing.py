@@ -637,6 +637,23 @@ def test_a_time_counts_only_for_what_was_appended_behind_it() -> None:
     assert len(born) == 3 and (sealed.first_born, sealed.born_span) == (born[0], born[2] - born[0])
 
 
+def test_another_thread_in_the_midst_of_taking_the_time_has_one() -> None:
+    rig = ProducerRig(queues=1, linger_ms=10_000)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+
+    class Births(list[tuple[int, int]]):
+        def append(self, birth: tuple[int, int]) -> None:
+            super().append(birth)
+            if len(self) == 1:
+                assert rig.producer.append_fast(orders(2, tag="t"), None) is not None
+
+    batch.births, batch.born_ms, batch.clock_at = Births(), 0, 0
+    assert rig.producer.append_fast(orders(3), None) is not None
+    assert batch.records[1][0] == rig.engine.clock.wall_ms()
+
+
 # --- send_many, one way, flush ---
 
 

@@ -186,10 +186,11 @@ class Batch(Waitable[Stored]):
     def born(self, now_ms: int) -> None:
         """What is appended from now on was born at this time."""
         place = self.appended
-        self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
         if now_ms != self.born_ms or not self.births:
             self.births.append((place, now_ms))
             self.born_ms = now_ms
+        # Last: who comes in between asks for himself, since there may be no time here yet.
+        self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
 
     def put(self, record: bytes | RecordTuple, size_bytes: int) -> int:
         """Append a message of at most `size_bytes` and return its place."""
