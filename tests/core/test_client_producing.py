@@ -774,6 +774,23 @@ def test_one_way_waits_for_no_answer() -> None:
     assert all_stored(rig)[0] == [b"1"]
 
 
+def test_batches_that_can_not_be_encoded_end_together() -> None:
+    rig = ProducerRig(linger_ms=10_000)
+    messages = [orders(number, sharding_key=str(number)) for number in range(9)]
+    receipts = [rig.run(rig.producer.append(each, None, moment_s=1)) for each in messages]
+    assert len(rig.producer.open) > 1
+
+    def fail(sealed: bytearray) -> bytearray:
+        raise MemoryError("no room to compress")
+
+    rig.producer.shrink = fail
+    assert rig.run(rig.producer.flush(None)) == 0
+    for receipt in receipts:
+        with pytest.raises(Refused, match="no room to compress"):
+            receipt.result()
+    assert rig.producer.room.used_bytes == 0 and not rig.producer.open
+
+
 def test_flush_closes_and_waits() -> None:
     rig = ProducerRig(linger_ms=1000)
     rig.hold_sends()

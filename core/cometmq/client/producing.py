@@ -324,6 +324,8 @@ class Accumulator:
         return batch
 
     def _close(self, batch: Batch) -> None:
+        if batch.closed:
+            return  # with one before it, which could not be encoded and so held it up no longer
         state = batch.topic
         del self.open[batch]
         del state.open[batch.queue]
