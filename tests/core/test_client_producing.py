@@ -140,6 +140,26 @@ def test_linger_closes_what_would_wait_for_a_slow_answer() -> None:
     assert bodies(rig.sends()[1]) == [[b"1"]]
 
 
+def test_without_linger_what_can_not_go_is_not_looked_at_all_the_time() -> None:
+    rig = ProducerRig(queues=WINDOW, linger_ms=0)
+    rig.hold_sends()
+    for number in range(WINDOW):
+        rig.send_soon(orders(number))
+    assert len(rig.sends()) == WINDOW
+    clock = rig.environment.clock
+
+    def running_s() -> float:
+        clock.advance(1e-6)
+        return clock.monotonic_s()
+
+    rig.engine.now_s = running_s
+    receipt = rig.send_soon(orders(WINDOW))
+    assert not receipt.batch.closed
+    assert rig.engine.next_s() > clock.monotonic_s() + 1e-4
+    rig.answer(rig.sends()[0])
+    assert receipt.batch.closed
+
+
 def test_a_full_batch_closes_and_the_next_queue_is_taken() -> None:
     rig = ProducerRig(batch_bytes=20_000)
     rig.hold_sends()
