@@ -371,6 +371,20 @@ def test_closing_tells_what_was_sent_from_what_was_not() -> None:
     rig.engine.close(Closed("over"))
 
 
+def test_what_closing_says_is_not_stored_is_not_sent_either() -> None:
+    """Whoever closes has the engine send once more, and the broker may be back by then."""
+    rig = ProducerRig(queues=1)
+    rig.send_soon(orders(0))
+    rig.broker.full = True
+    receipt = rig.send_soon(orders(1))
+    rig.producer.close(Closed("over"))
+    rig.broker.full = False
+    rig.pass_time(1)
+    with pytest.raises(Closed):
+        receipt.result()
+    assert all_stored(rig) == {0: [b"0"]}
+
+
 def test_an_answer_that_does_not_fit_is_not_trusted() -> None:
     rig = ProducerRig()
     rig.broker.answer_once(SEND, Answer(protocol.SendReply([])))
