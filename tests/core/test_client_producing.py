@@ -894,6 +894,31 @@ def test_another_thread_in_the_midst_of_an_append_changes_no_receipt() -> None:
     assert receipt.result().offset == 3
 
 
+def test_a_batch_that_another_thread_fills_in_the_midst_of_an_append_is_not_overfilled() -> None:
+    rig = ProducerRig(queues=1, batch_bytes=20_000)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    large = Message("orders", bytes(6_000))
+    batch = rig.send_soon(large).batch
+
+    class Births(list[tuple[int, int]]):
+        def append(self, birth: tuple[int, int]) -> None:
+            super().append(birth)
+            if len(self) == 2:
+                while rig.producer.append_fast(large, None) is not None:
+                    pass
+
+    batch.births = Births(batch.births)
+    rig.pass_time(0.001)
+    receipt = rig.producer.append_now(large, None)
+    assert receipt is not None and receipt.batch is not batch
+    rig.broker.on.clear()
+    rig.answer(rig.sends()[0])
+    rig.pass_time(1)
+    assert list(map(len, all_stored(rig).values())) == [5]
+    assert [parse(kept).count for kept in rig.broker.stored["orders", 0]] == [1, 3, 1]
+
+
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_batch_that_closes_in_the_midst_of_an_append_has_the_message_or_not(
     in_time: bool,
