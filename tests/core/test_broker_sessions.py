@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from cometmq import protocol
@@ -18,11 +19,15 @@ from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Limits, Refuse
 from cometmq.protocol import (
     BrokerInfo,
+    Fetch,
+    FetchPart,
     Goodbye,
+    GroupHeartbeat,
     Heartbeat,
     Hello,
     Operation,
     Status,
+    Subscription,
     TopicList,
 )
 from cometmq.testing.clock import VirtualClock
@@ -233,6 +238,31 @@ def test_goodbye_and_a_lost_connection_end_the_session_at_once() -> None:
             assert len(rig.broker._service.sessions) == 0  # type: ignore[union-attr]
             answer = await polite.ask(Operation.HEARTBEAT, Heartbeat())
             assert answer.status == Status.HELLO_REQUIRED
+
+    asyncio.run(scenario())
+
+
+def test_what_still_waits_when_its_session_ends_is_not_counted_any_more() -> None:
+    """Else clients that come and go would use up what all requests together may take."""
+
+    async def scenario() -> None:
+        async with running_broker() as rig:
+            client = await rig.client()
+            await client.send(batch_of("t", 0, b"x"))
+            beat = GroupHeartbeat("g", "m", [Subscription("t")], session_timeout_ms=10_000)
+            answer = await client.ask(Operation.GROUP_HEARTBEAT, beat)
+            beat = msgspec.structs.replace(beat, known=answer.header.generation, wait_ms=3000)
+            waiting = [
+                client.post(Operation.GROUP_HEARTBEAT, beat),
+                client.post(Operation.FETCH, Fetch([FetchPart("t", 0, 1)], wait_ms=3000)),
+            ]
+            assert [await client.answer_if_any(number) for number in waiting] == [None, None]
+            assert len(rig.broker.park) == 2
+            assert rig.broker.info().metrics["unanswered_bytes"] > 0
+            client.close()
+            await rig.settle()
+            assert len(rig.broker.park) == 0
+            assert rig.broker.info().metrics["unanswered_bytes"] == 0
 
     asyncio.run(scenario())
 

@@ -140,6 +140,26 @@ def test_linger_closes_what_would_wait_for_a_slow_answer() -> None:
     assert bodies(rig.sends()[1]) == [[b"1"]]
 
 
+def test_without_linger_what_can_not_go_is_not_looked_at_all_the_time() -> None:
+    rig = ProducerRig(queues=WINDOW, linger_ms=0)
+    rig.hold_sends()
+    for number in range(WINDOW):
+        rig.send_soon(orders(number))
+    assert len(rig.sends()) == WINDOW
+    clock = rig.environment.clock
+
+    def running_s() -> float:
+        clock.advance(1e-6)
+        return clock.monotonic_s()
+
+    rig.engine.now_s = running_s
+    receipt = rig.send_soon(orders(WINDOW))
+    assert not receipt.batch.closed
+    assert rig.engine.next_s() > clock.monotonic_s() + 1e-4
+    rig.answer(rig.sends()[0])
+    assert receipt.batch.closed
+
+
 def test_a_full_batch_closes_and_the_next_queue_is_taken() -> None:
     rig = ProducerRig(batch_bytes=20_000)
     rig.hold_sends()
@@ -349,6 +369,20 @@ def test_closing_tells_what_was_sent_from_what_was_not() -> None:
     with pytest.raises(Closed):
         buffered.result()
     rig.engine.close(Closed("over"))
+
+
+def test_what_closing_says_is_not_stored_is_not_sent_either() -> None:
+    """Whoever closes has the engine send once more, and the broker may be back by then."""
+    rig = ProducerRig(queues=1)
+    rig.send_soon(orders(0))
+    rig.broker.full = True
+    receipt = rig.send_soon(orders(1))
+    rig.producer.close(Closed("over"))
+    rig.broker.full = False
+    rig.pass_time(1)
+    with pytest.raises(Closed):
+        receipt.result()
+    assert all_stored(rig) == {0: [b"0"]}
 
 
 def test_an_answer_that_does_not_fit_is_not_trusted() -> None:
@@ -637,6 +671,23 @@ def test_a_time_counts_only_for_what_was_appended_behind_it() -> None:
     assert len(born) == 3 and (sealed.first_born, sealed.born_span) == (born[0], born[2] - born[0])
 
 
+def test_another_thread_in_the_midst_of_taking_the_time_has_one() -> None:
+    rig = ProducerRig(queues=1, linger_ms=10_000)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    batch = rig.send_soon(orders(1)).batch
+
+    class Births(list[tuple[int, int]]):
+        def append(self, birth: tuple[int, int]) -> None:
+            super().append(birth)
+            if len(self) == 1:
+                assert rig.producer.append_fast(orders(2, tag="t"), None) is not None
+
+    batch.births, batch.born_ms, batch.clock_at = Births(), 0, 0
+    assert rig.producer.append_fast(orders(3), None) is not None
+    assert batch.records[1][0] == rig.engine.clock.wall_ms()
+
+
 # --- send_many, one way, flush ---
 
 
@@ -757,6 +808,23 @@ def test_one_way_waits_for_no_answer() -> None:
     assert all_stored(rig)[0] == [b"1"]
 
 
+def test_batches_that_can_not_be_encoded_end_together() -> None:
+    rig = ProducerRig(linger_ms=10_000)
+    messages = [orders(number, sharding_key=str(number)) for number in range(9)]
+    receipts = [rig.run(rig.producer.append(each, None, moment_s=1)) for each in messages]
+    assert len(rig.producer.open) > 1
+
+    def fail(sealed: bytearray) -> bytearray:
+        raise MemoryError("no room to compress")
+
+    rig.producer.shrink = fail
+    assert rig.run(rig.producer.flush(None)) == 0
+    for receipt in receipts:
+        with pytest.raises(Refused, match="no room to compress"):
+            receipt.result()
+    assert rig.producer.room.used_bytes == 0 and not rig.producer.open
+
+
 def test_flush_closes_and_waits() -> None:
     rig = ProducerRig(linger_ms=1000)
     rig.hold_sends()
@@ -824,6 +892,31 @@ def test_another_thread_in_the_midst_of_an_append_changes_no_receipt() -> None:
     rig.pass_time(1)
     assert all_stored(rig)[0] == [b"0", b"1", b"2", b"3", b"4"]
     assert receipt.result().offset == 3
+
+
+def test_a_batch_that_another_thread_fills_in_the_midst_of_an_append_is_not_overfilled() -> None:
+    rig = ProducerRig(queues=1, batch_bytes=20_000)
+    rig.hold_sends()
+    rig.send_soon(orders(0))
+    large = Message("orders", bytes(6_000))
+    batch = rig.send_soon(large).batch
+
+    class Births(list[tuple[int, int]]):
+        def append(self, birth: tuple[int, int]) -> None:
+            super().append(birth)
+            if len(self) == 2:
+                while rig.producer.append_fast(large, None) is not None:
+                    pass
+
+    batch.births = Births(batch.births)
+    rig.pass_time(0.001)
+    receipt = rig.producer.append_now(large, None)
+    assert receipt is not None and receipt.batch is not batch
+    rig.broker.on.clear()
+    rig.answer(rig.sends()[0])
+    rig.pass_time(1)
+    assert list(map(len, all_stored(rig).values())) == [5]
+    assert [parse(kept).count for kept in rig.broker.stored["orders", 0]] == [1, 3, 1]
 
 
 @pytest.mark.parametrize("in_time", [True, False])

@@ -120,7 +120,7 @@ class Fetches:
             kept = offer(fetch)
             if kept is True:
                 session = fetch.request.session
-                session.on_end[fetch] = lambda: self.forget(fetch)
+                session.on_end[fetch] = lambda: self._left(fetch)
                 fetch.tell_soon()
                 self.log.demand(self.log.appended)
                 return
@@ -132,6 +132,11 @@ class Fetches:
         """It waits no longer, whoever kept it."""
         fetch.hush()
         self._drop(fetch)
+
+    def _left(self, fetch: WaitingFetch) -> None:
+        """Whoever asked is gone, so it gets no answer."""
+        self.forget(fetch)
+        fetch.request.drop()
 
     async def _read_slowly(
         self, fetch: WaitingFetch, reply: Reply, turn: int, give_back: GiveBack

@@ -186,18 +186,22 @@ class Batch(Waitable[Stored]):
     def born(self, now_ms: int) -> None:
         """What is appended from now on was born at this time."""
         place = self.appended
-        self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
         if now_ms != self.born_ms or not self.births:
             self.births.append((place, now_ms))
             self.born_ms = now_ms
+        # Last: who comes in between asks for himself, since there may be no time here yet.
+        self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
 
-    def put(self, record: bytes | RecordTuple, size_bytes: int) -> int:
-        """Append a message of at most `size_bytes` and return its place."""
+    def put(self, record: bytes | RecordTuple, size_bytes: int) -> int | None:
+        """Append a message of at most `size_bytes` and return its place. None: other threads have
+        taken the room that there was for it."""
         if type(record) is tuple:
             self.plain = False
-        place = self.appended
-        self.appended = place + 1
-        self.size_bytes += size_bytes
+        # From here to the append there is no call at which another thread could come between.
+        place, total = self.appended, self.size_bytes + size_bytes
+        if total > self.limit_bytes:
+            return None
+        self.size_bytes, self.appended = total, place + 1
         records = self.records
         records.append(record)
         return place if records[place] is record else self.place_of(records, record)

@@ -28,6 +28,9 @@ CROWD = 16
 """More open batches than this are many."""
 PARTIAL_MAX = 8
 """So many go together although they are not full, or there would be no time to fill the others."""
+AGAIN_S = 0.001
+"""What is due and can't go is looked at again so much later at the earliest, also without
+`linger_ms`; the answer that makes room for it has it looked at anyway."""
 REST = 3
 """After these the caller gets so many times as long as it took to close them, and whoever began no
 batch for as long has paused. So a client that is slow for any reason does not find the line free
@@ -168,4 +171,5 @@ class Closing:
         oldest = next(iter(self._open), None)
         if oldest is not None:
             now_s = self._engine.now_s()
-            self._arm(oldest.due_s if oldest.due_s > now_s else now_s + self._linger_s)
+            again_s = now_s + max(self._linger_s, AGAIN_S)
+            self._arm(oldest.due_s if oldest.due_s > now_s else again_s)

@@ -135,12 +135,16 @@ class Accumulator:
         state = self.topics.get(message.topic)
         if state is None:
             return None
-        batch = self._writable(state, message.sharding_key, level or self.options.level, size_bytes)
-        if batch is None:
-            return None
         now_ms = self._wall_ms()
-        batch.born(now_ms)
-        place = batch.put(entry_of(now_ms, body, message), size_bytes)
+        entry = entry_of(now_ms, body, message)
+        place = None
+        while place is None:
+            chosen = level or self.options.level
+            batch = self._writable(state, message.sharding_key, chosen, size_bytes)
+            if batch is None:
+                return None
+            batch.born(now_ms)
+            place = batch.put(entry, size_bytes)
         if moment_s:
             self._closing.expect_more()
         else:
@@ -324,6 +328,8 @@ class Accumulator:
         return batch
 
     def _close(self, batch: Batch) -> None:
+        if batch.closed:
+            return  # with one before it, which could not be encoded and so held it up no longer
         state = batch.topic
         del self.open[batch]
         del state.open[batch.queue]

@@ -149,6 +149,9 @@ class Sender:
                 self._end(batch, self._unknown(batch, "the producer was closed"))
             else:
                 self._end(batch, error)
+        for call in self._in_call:
+            if not call.sent:  # as was told, it will not be
+                self._engine.connection.abandon(call)
         self._ready.clear()
 
     # --- out ----------------------------------------------------------------------------------
