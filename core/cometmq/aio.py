@@ -158,7 +158,10 @@ class Producer(AioFace):
         raise RuntimeError("this receipt belongs to an event loop: await it instead of result()")
 
     def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
-        """Used by receipts: `callback` runs in the event loop."""
+        """Used by receipts: `callback` runs in the event loop, or at once if the batch is done."""
+        if batch.done:
+            callback()
+            return
         batch.add_waiter(lambda: self._engine.deferred.append(callback))
         self._driver.do(partial(self._accumulator.close_if_idle, batch))
 

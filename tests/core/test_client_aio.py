@@ -130,6 +130,18 @@ def test_a_send_that_is_awaited_goes_at_once() -> None:
     run(work())
 
 
+def test_a_receipt_can_be_asked_after_its_producer_was_closed() -> None:
+    async def work() -> None:
+        async with Producer(ADDRESS, connect=ScriptedBroker().connect) as producer:
+            receipt = await producer.send_soon(Message("orders", b"x"))
+        told: list[object] = []
+        receipt.add_done_callback(told.append)
+        assert told == [receipt]
+        assert (await receipt).offset == 0
+
+    run(work())
+
+
 async def _result(receipt: Any) -> SendResult:
     result: SendResult = await receipt
     return result
