@@ -137,14 +137,14 @@ class Accumulator:
             return None
         now_ms = self._wall_ms()
         entry = entry_of(now_ms, body, message)
-        place = None
-        while place is None:
+        while True:
             chosen = level or self.options.level
             batch = self._writable(state, message.sharding_key, chosen, size_bytes)
             if batch is None:
                 return None
             batch.born(now_ms)
-            place = batch.put(entry, size_bytes)
+            if (place := batch.put(entry, size_bytes)) is not None:
+                break
         if moment_s:
             self._closing.expect_more()
         else:
