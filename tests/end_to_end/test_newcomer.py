@@ -53,6 +53,8 @@ def ended(process: subprocess.Popen[bytes]) -> Done:
         (["porduce", "t"], ["'porduce'", "close to produce", "`mq --help`"]),
         (["frobnicate"], ["known are run, info"]),
         (["topic", "crate", "t"], ["crate", "`mq topic --help`"]),
+        (["topic", "descibe", "t"], ["'describe'? `mq topic --help`"]),
+        (["--connect", "tcp://127.0.0.1:1", "info"], ["--connect", "after it; `mq --help`"]),
         (["produce"], ["TOPIC", "`mq produce --help`"]),
         (["produce", "t", "--levle", "disk"], ["--levle", "--level", "`mq produce --help`"]),
         (["produce", "t", "no-such-file"], ["no-such-file"]),

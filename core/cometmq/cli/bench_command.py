@@ -207,7 +207,16 @@ def _show(figures: list[Figure]) -> None:
         return "" if value is None else value
 
     print_table(
-        ["step", "messages", "msgs/s", "MB/s", "p50 us", "p99 us", "broker CPU s/M", "client"],
+        [
+            "step",
+            "messages",
+            "msgs/s",
+            "MB/s",
+            "p50 us",
+            "p99 us",
+            "broker CPU s/M",
+            "client CPU s/M",
+        ],
         [
             [
                 figure.step,

@@ -148,7 +148,11 @@ def print_error(error: Exception, as_json: bool) -> None:
 def _sentence(error: Exception) -> str:
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx is not None else "mq"
-        return f"{error.format_message().rstrip('.')}; `{command} --help` says what is allowed"
+        text = error.format_message().rstrip(".")
+        if isinstance(error, click.NoSuchOption) and command == "mq":
+            text += " before the command: options of a command stand after it"
+        mark = "" if text.endswith(("?", "?)")) else ";"  # click may ask what was meant
+        return f"{text}{mark} `{command} --help` says what is allowed"
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError) and error.filename and error.strerror:
