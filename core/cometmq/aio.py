@@ -254,7 +254,7 @@ class PullConsumer(AioFace):
     async def close(self) -> None:
         """See `cometmq.PullConsumer.close`."""
         try:
-            if self._reader.reporting:
+            if self._reader.unfinished:
                 await self._driver.run(self._reader.farewell())
         finally:
             self._driver.close()

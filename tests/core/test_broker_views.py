@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from cometmq.batch import Batch, Kind
-from cometmq.broker.claims import ClaimChange, Claims, GroupChange
+from cometmq.broker.claims import ClaimChange, Claims, GroupChange, Holder
 from cometmq.broker.offsets import CommittedOffsets, OffsetCommit
 from cometmq.broker.topics import Topics
 from cometmq.interfaces import StateView
@@ -194,8 +194,13 @@ class TestClaims(StateViewContract):
         log.begin()
         batch = log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, "one", 500)])
         view.apply(batch)
-        assert view.get(("g", 1, 0)) == ("one", batch.epoch, batch.position, 500)
+        token = batch.epoch, batch.position
+        held = Holder("one", *token, 500, token)
+        assert view.get(("g", 1, 0)) == held
         view.apply(log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, offset=3)]))
-        assert view.get(("g", 1, 0)) == ("one", batch.epoch, batch.position, 500)
+        assert view.get(("g", 1, 0)) == held
+        again = log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, "one", 500, kept=True)])
+        view.apply(again)
+        assert view.get(("g", 1, 0)) == Holder("one", again.epoch, again.position, 500, token)
         view.apply(log.control(Kind.CLAIM, [ClaimChange("g", 1, 0, "")]))
         assert view.get(("g", 1, 0)) is None

@@ -292,6 +292,44 @@ def test_after_a_start_claims_stay_their_members_for_a_session_time() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_claim_whose_answer_was_lost_is_presented_with_the_token_before(restart: bool) -> None:
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        async with running_broker(environment=environment) as rig:
+            client = await rig.client()
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate("t", 2))
+            await client.send(batch_of("t", 0, b"a", b"b"))
+            token = await claimed(client, "m")
+            (lost,) = await claim(client, "m", ClaimPart("t", 0, token=token))
+            assert lost.kept and lost.token != token
+            if restart:
+                rig.clients.clear()
+            else:
+                await present_again(client, token)
+        if restart:
+            async with running_broker(environment=environment) as rig:
+                await present_again(await rig.client(), token)
+
+    asyncio.run(scenario())
+
+
+async def present_again(client: RawClient, token: Token) -> None:
+    """Nobody had the queue in between: the member goes on, and nobody else by its token."""
+    (no,) = await claim(client, "other", ClaimPart("t", 0, token=token))
+    assert no.status == Status.CLAIMED
+    assert (await commit(client, 1, token)).status == Status.FENCED
+    (again,) = await claim(client, "m", ClaimPart("t", 0, token=token))
+    assert (again.status, again.kept) == (Status.OK, True)
+    assert (await commit(client, 1, again.token)).status == Status.OK
+    # Had it let go in between, it would begin anew.
+    assert again.token is not None
+    assert (await release(client, again.token)).status == Status.OK
+    await claimed(client, "m")
+    (anew,) = await claim(client, "m", ClaimPart("t", 0, token=again.token))
+    assert (anew.status, anew.kept) == (Status.OK, False)
+
+
 def test_claims_survive_a_flood_of_segments() -> None:
     async def scenario() -> None:
         environment = VirtualEnvironment()

@@ -228,6 +228,22 @@ def test_a_consumer_may_be_used_while_another_thread_polls(scripted: ScriptedBro
     poller.join(10)
 
 
+def test_what_a_poll_leaves_to_be_sent_goes_without_another_call(scripted: ScriptedBroker) -> None:
+    with PullConsumer(ADDRESS, connect=scripted.connect, topic="orders", group="g") as consumer:
+        poller = Poller(consumer)
+        asked = scripted.asked(Operation.FETCH)
+        with Producer(ADDRESS, connect=scripted.connect) as producer:
+            producer.send(Message("orders", b"x"))
+        answer = scripted.default(asked[-1])
+        assert answer is not None
+        asked[-1].answer(answer)
+        poller.join(10)
+        assert isinstance(poller.ended, list) and len(poller.ended) == 1
+        assert until(lambda: len(scripted.asked(Operation.FETCH)) > len(asked))
+        consumer.commit(wait=False)
+        assert until(lambda: bool(scripted.committed))
+
+
 def test_closing_ends_the_poll_of_another_thread(scripted: ScriptedBroker) -> None:
     consumer = PullConsumer(ADDRESS, connect=scripted.connect, topic="orders")
     poller = Poller(consumer)

@@ -11,10 +11,11 @@ import pytest
 from cometmq import protocol
 from cometmq.batch import decode_messages, encode_messages, parse
 from cometmq.batch.layout import seal
+from cometmq.client.background_commits import LATEST_S
 from cometmq.client.fetcher import AHEAD_FROM_BYTES, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader
-from cometmq.client.taking import UnreadablePolicy
+from cometmq.client.taking import FAREWELL_S, UnreadablePolicy
 from cometmq.errors import Damaged, Expired, Refused, Retryable, Truncated, Unreadable
 from cometmq.message import ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Operation, Status
@@ -598,8 +599,64 @@ def test_commit_without_waiting_logs_what_fails(caplog: pytest.LogCaptureFixture
         rig.step()
     assert "group billing: commit failed: no" in caplog.text
     rig.reader.commit_soon()
-    rig.step()
+    rig.pass_time(LATEST_S)
     assert rig.broker.committed["billing", "orders", 0].offset == 1
+
+
+def test_commits_of_a_moment_that_nobody_waits_for_are_one_request() -> None:
+    rig = ConsumerRig(group="billing")
+    rig.put(*[b"%d" % number for number in range(20)])
+
+    def commit_each(count: int) -> list[int]:
+        for _ in range(count):
+            rig.poll(1)  # takes 2 ms
+            rig.reader.commit_soon()
+            rig.step()
+        asked = [request.header for request in rig.broker.asked(Operation.COMMIT)]
+        return [header.parts[0].offset for header in asked if isinstance(header, protocol.Commit)]
+
+    assert commit_each(10) == [1, 4, 7, 10]
+    assert commit_each(2) == [1, 4, 7, 10]
+    rig.poll(1)
+    rig.pass_time(LATEST_S)  # what was polled since is not committed
+    assert rig.broker.committed["billing", "orders", 0].offset == 12
+    rig.pass_time(60)
+    assert len(rig.broker.asked(Operation.COMMIT)) == 5
+
+
+@pytest.mark.parametrize("what", ["commit", "committed", "farewell"])
+def test_a_commit_in_the_background_is_overtaken_by_nothing(what: str) -> None:
+    rig = ConsumerRig(group="billing")
+    rig.put(b"0", b"1", b"2")
+    for _ in range(2):
+        rig.poll(1)
+        rig.reader.commit_soon()
+        rig.step()
+    assert rig.reader.unfinished
+    assert rig.broker.committed["billing", "orders", 0].offset == 1
+    if what == "commit":
+        rig.run(rig.reader.commit())
+    elif what == "committed":
+        assert rig.run(rig.reader.committed()) == {("orders", 0): 2}
+    else:
+        rig.run(rig.reader.farewell())
+    assert rig.broker.committed["billing", "orders", 0].offset == 2
+    assert not rig.reader.unfinished
+    rig.pass_time(60)
+    assert len(rig.broker.asked(Operation.COMMIT)) == 2
+
+
+def test_the_end_of_a_consumer_waits_for_a_commit_no_longer_than_a_moment() -> None:
+    rig = ConsumerRig(group="billing")
+    rig.put(b"0")
+    rig.poll()
+    rig.broker.hold(Operation.COMMIT)
+    rig.reader.commit_soon()
+    task = rig.start(rig.reader.farewell())
+    rig.pass_time(FAREWELL_S / 2)
+    assert not task.done
+    rig.pass_time(FAREWELL_S)
+    assert task.done
 
 
 def test_a_commit_that_is_tried_again_takes_back_no_later_one() -> None:
@@ -611,7 +668,7 @@ def test_a_commit_that_is_tried_again_takes_back_no_later_one() -> None:
     for _ in range(2):
         rig.poll(1)
         rig.reader.commit_soon()
-        rig.step()
+        rig.pass_time(LATEST_S)
     rig.poll(1)
     assert rig.broker.committed["billing", "orders", 0].offset == 2
     rig.pass_time(3)

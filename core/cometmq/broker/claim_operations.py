@@ -15,7 +15,7 @@ from cometmq.broker.places import EARLIEST, go_on_from, place_at
 from cometmq.broker.refusals import Rejected, check_group, check_member, check_parts
 from cometmq.broker.requests import Body, Request
 from cometmq.broker.tenures import Tenures
-from cometmq.broker.tokens import check_token, is_token, is_token_of
+from cometmq.broker.tokens import check_token, goes_on, is_token
 from cometmq.broker.waits import Waits
 from cometmq.log import Log
 from cometmq.log.records import TopicChange
@@ -126,8 +126,8 @@ class ClaimOperations:
         topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
         key = header.group, topic.incarnation, part.queue
         holder = self._tenures.living(key)
-        kept = holder is not None and is_token_of(part.token, holder)
-        if holder is not None and not kept and holder.member != header.member:
+        kept = holder is not None and goes_on(part.token, header.member, holder)
+        if holder is not None and holder.member != header.member:
             raise Rejected(
                 Status.CLAIMED,
                 f"queue {part.queue} of topic {shown(part.topic)} is held by member "
@@ -170,7 +170,9 @@ class ClaimOperations:
             for key, place in places.items()
         ]
         changes += [
-            ClaimChange(group, part.topic.incarnation, part.queue, member, timeout_ms)
+            ClaimChange(
+                group, part.topic.incarnation, part.queue, member, timeout_ms, kept=part.kept
+            )
             for part in accepted
         ]
         appended = self._tenures.append(changes, request.session)

@@ -44,6 +44,8 @@ class ClaimChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
     undo_offset: int | None = None
     """In a reset: what was committed before."""
     undo_epoch: int = 0
+    kept: bool = False
+    """The member held the queue already, and goes on where it is."""
 
 
 class GroupChange(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -62,6 +64,18 @@ class Holder(NamedTuple):
     epoch: int
     position: int
     timeout_ms: int
+    since: tuple[int, int] | None = None
+    """The first token under which the member holds the queue without a break; None: this one."""
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """Epoch and position of the batch that made the claim."""
+        return self.epoch, self.position
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """`since`, whoever wrote it."""
+        return self.since or self.token
 
 
 class Undo(NamedTuple):
@@ -181,7 +195,9 @@ class Claims:
         key = change.group, change.incarnation, change.queue
         if change.member:
             token = batch.epoch, batch.position
-            self._put(key, Holder(change.member, *token, change.timeout_ms))
+            before = self._claims.get(key)
+            since = before.first if change.kept and before is not None else token
+            self._put(key, Holder(change.member, *token, change.timeout_ms, since))
         elif change.member is not None:
             self._drop(key)
         if change.undo_offset is not None:

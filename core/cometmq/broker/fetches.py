@@ -365,6 +365,9 @@ class WaitingFetch:
         looking = True
         while looking:
             key = incarnation, queue = self._fetches.key_of(self.header.group, part)
+            if log.is_end(incarnation, queue, part.offset, part.epoch):
+                self._empty.append(key)
+                return True
             judged = go_on_from(log, incarnation, queue, part.offset, part.epoch)
             if judged is not None:
                 reply.truncated(at, part, incarnation, judged, log.epoch)

@@ -7,7 +7,6 @@ fixed, and *done* when it is known what became of it.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Protocol, cast
@@ -28,6 +27,8 @@ from cometmq.client.validation import queue_of_key
 from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.interfaces import Level
 
+FEW = 64
+"""Up to so many bodies are encoded the quicker way for records that have more than a body."""
 CLOCK_EVERY = 16
 """Behind so many messages of a batch one in so many asks for the time: a third of an append."""
 
@@ -230,7 +231,7 @@ class Batch(Waitable[Stored]):
         topic, queue = self.topic.route.topic, self.queue
         # One place may have two times, and the last none that got in, where threads were at it.
         births = sorted(birth for birth in dict(self.births).items() if birth[0] < len(records))
-        if self.plain and len(records) > 1:
+        if self.plain and len(records) > FEW:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)
         return encode_messages(topic, queue, _spelled(births, records), producer=number)
@@ -259,13 +260,14 @@ def _spelled(
     births: Sequence[tuple[int, int]], records: Sequence[bytes | RecordTuple]
 ) -> list[RecordTuple]:
     """Records, also of what has nothing but a body."""
-    places = [place for place, _ in births]
-    return [
-        record
-        if isinstance(record, tuple)
-        else (births[bisect_right(places, place) - 1][1], record, "", (), NO_PROPERTIES)
-        for place, record in enumerate(records)
-    ]
+    spelled: list[RecordTuple] = []
+    ends = [place for place, _ in births[1:]] + [len(records)]
+    for (place, born_ms), end in zip(births, ends, strict=True):
+        spelled += [
+            record if isinstance(record, tuple) else (born_ms, record, "", (), NO_PROPERTIES)
+            for record in records[place:end]
+        ]
+    return spelled
 
 
 class TopicState:

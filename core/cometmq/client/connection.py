@@ -148,6 +148,11 @@ class Connection:
         else:
             self._queue.append(call)
 
+    @property
+    def unsent(self) -> bool:
+        """Whether a request waits to go."""
+        return bool(self._queue)
+
     def new_id(self) -> int:
         """For the next request."""
         self._next_id += 1

@@ -90,13 +90,14 @@ class PullConsumer(Face):
     def commit(self, wait: bool = True) -> None:
         """Store, for the group, the places behind what was polled, or sought.
 
-        With `wait=False` it happens in the background, and a failure is only logged. Raises
+        With `wait=False` it happens in the background, a few milliseconds later if this is done
+        often, and a failure is only logged. `close` sends what is left of it. Raises
         Refused, Retryable, OutcomeUnknown, Closed.
         """
         if wait:
             self._driver.run(self._reader.commit())
         else:
-            self._driver.do(self._reader.commit_soon)
+            self._driver.do(self._reader.commit_soon, later=True)
 
     def committed(self) -> dict[TopicQueue, int | None]:
         """What the group has committed, by (topic, queue): the next offset to read, or None."""
@@ -126,9 +127,10 @@ class PullConsumer(Face):
         self._driver.run(self._reader.seek_to(time, queue, topic))
 
     def close(self) -> None:
-        """End the connection. Nothing is committed by closing."""
+        """End the connection. Nothing is committed by closing; what `commit(wait=False)` was given
+        gets up to a second to arrive."""
         try:
-            if self._reader.reporting and not self._driver.is_over():
+            if self._reader.unfinished and not self._driver.is_over():
                 self._driver.run(self._reader.farewell())
         finally:
             self._driver.close()

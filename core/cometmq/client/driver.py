@@ -87,7 +87,7 @@ class Driver:
 
     def run(self, flow: Flow[T], *, stays: bool = False) -> T:
         """Run a flow to its end in this thread; flows end by their own deadlines. `stays`: as for
-        `do`."""
+        `do`; then what the flow's end leaves to be sent goes with what the caller does next."""
         try:
             self.check()
         except Closed:
@@ -98,7 +98,7 @@ class Driver:
             if self._driving:
                 self._wake()
             try:
-                self._wait(task, None, look=task.done)
+                self._wait(task, None, look=task.done, stays=stays)
             finally:  # interrupted, or closed by another thread
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
             if stays:
@@ -133,10 +133,19 @@ class Driver:
             raise Closed(CLOSED)
         return begun
 
-    def do(self, change: Callable[[], T], *, stays: bool = True) -> T:
+    def do(
+        self,
+        change: Callable[[], T],
+        *,
+        stays: bool = True,
+        later: bool = False,
+        quick: bool = False,
+    ) -> T:
         """Change the engine under its lock and send what that gives, without waiting.
 
         `stays`: the caller will soon be back, so the loop thread may look away for a while.
+        `later`: what is to be sent may go with what the caller does next. `quick`: with no request
+        on its way or waiting nothing is to be done now.
         """
         self.check()
         with self._ctrl_c, self._cond:
@@ -144,7 +153,8 @@ class Driver:
             if self._driving:
                 self._wake()
             else:
-                self.engine.pump()
+                if not (later or (quick and not self.engine.connection.pending)):
+                    self.engine.pump()
                 if stays:
                     self._drove_at_s = self.engine.now_s()
                 self._leave()
@@ -199,14 +209,23 @@ class Driver:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _wait(self, waitable: Waitable[T], deadline_s: float | None, *, look: bool = True) -> None:
+    def _wait(
+        self,
+        waitable: Waitable[T],
+        deadline_s: float | None,
+        *,
+        look: bool = True,
+        stays: bool = False,
+    ) -> None:
         """With the lock: drive, or let another thread drive, until done or over. Without `look`
-        nothing is received before the first wait."""
+        nothing is received before the first wait; with `stays` nothing is sent after the last."""
         if not self._driving:
             self.engine.pump(look)
-        self._wait_on(waitable, deadline_s)
+        self._wait_on(waitable, deadline_s, stays)
 
-    def _wait_on(self, waitable: Waitable[T], deadline_s: float | None) -> None:
+    def _wait_on(
+        self, waitable: Waitable[T], deadline_s: float | None, stays: bool = False
+    ) -> None:
         """`_wait` when there is nothing to do before the first wait."""
         engine = self.engine
         while not waitable.done:
@@ -221,7 +240,9 @@ class Driver:
             else:
                 self._drive(min(left_s, engine.next_s() - now_s))
             if not self._driving:
-                engine.pump()
+                took = engine.take(self._drove_at_s) if stays else 0
+                if not (took and waitable.done):
+                    engine.pump(look=not took)
 
     def _wait_turn(self, timeout_s: float) -> None:
         """With the lock: until who drives got something or left."""
@@ -263,10 +284,14 @@ class Driver:
             self._cond.notify_all()  # one of them drives now
         engine = self.engine
         late_s = self._asleep_until_s - self._drove_at_s
-        if engine.next_s() < self._asleep_until_s or (
-            late_s > LOOK_AWAY_MAX_S
-            and engine.connection.pending
-            and self._watched is not engine.channel
+        if (
+            engine.next_s() < self._asleep_until_s
+            or (
+                late_s > LOOK_AWAY_MAX_S
+                and engine.connection.pending
+                and self._watched is not engine.channel
+            )
+            or (late_s > LOOK_AWAY_ALONE_S and engine.connection.unsent)
         ):
             self._asleep_until_s = 0.0
             self._wake()
@@ -288,6 +313,7 @@ class Driver:
 
     def _loop(self) -> None:
         away_s = LOOK_AWAY_S
+        look = True
         while True:
             with self._cond:
                 if self.engine.closed is not None:
@@ -295,12 +321,15 @@ class Driver:
                 now_s = self.engine.now_s()
                 if self._driving or now_s - self._drove_at_s < LOOK_AWAY_S:
                     self._watched = None
+                    if self._woken and not self._driving:  # else it is the driver's wake-up
+                        self._drain_wakes()
+                        away_s = LOOK_AWAY_S
                     others = len(self.engine.connection.pending) > self._driving
                     timeout_s = away_s
                     away_s = min(2 * away_s, LOOK_AWAY_MAX_S if others else LOOK_AWAY_ALONE_S)
                 else:
                     self._drain_wakes()
-                    self.engine.pump()
+                    self.engine.pump(look)
                     if self._waiting:
                         self._cond.notify_all()
                     self._watched = self.engine.channel
@@ -311,8 +340,10 @@ class Driver:
                 if self._watched is not None:
                     descriptors.append(self._watched.fileno())
             self._run_deferred()
+            look = True
             if timeout_s > TICK_S:
-                _poll(descriptors, timeout_s)
+                # Who was woken to send something has nothing to receive, most likely.
+                look = _poll(descriptors, timeout_s) != [self._read_fd]
         self._run_deferred()
         self._close_descriptors()
 
@@ -339,12 +370,12 @@ class Driver:
             os.close(descriptor)
 
 
-def _poll(descriptors: list[int], timeout_s: float) -> None:
-    """Wait for one of them to be readable. One closed meanwhile returns at once, harmlessly."""
+def _poll(descriptors: list[int], timeout_s: float) -> list[int]:
+    """Wait for one of them to be readable; which are. One closed meanwhile is too, harmlessly."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    poll.poll(timeout_s * 1000)
+    return [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
 
 
 def _wake_descriptors() -> tuple[int, int]:

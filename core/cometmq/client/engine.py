@@ -194,10 +194,9 @@ class Engine:
             self._blocked = False
             self.connection.flush(self._send)
 
-    def take(self, now_s: float) -> None:
-        """Of `pump` only the receiving of answers."""
-        if self.channel is not None:
-            self._take(self.channel, now_s)
+    def take(self, now_s: float) -> int:
+        """Of `pump` only the receiving of answers; how many came."""
+        return 0 if self.channel is None else self._take(self.channel, now_s)
 
     def next_s(self) -> float:
         """When `pump` has to be called though nothing came."""
@@ -236,7 +235,11 @@ class Engine:
         if self.channel is not None:
             self._blocked = False
             went |= connection.flush(self._send)
-        return self._run_timers(now_s) or went
+        if self._run_timers(now_s):
+            went = True
+            if connection.unsent and not self._blocked:
+                self.send_now()
+        return went
 
     def _send(self, frames: Sequence[Buffer]) -> bool:
         assert self.channel is not None

@@ -99,7 +99,7 @@ class Producer(Face):
             return receipt
         if accumulator.knows(message):
             append = partial(accumulator.append_now, message, level, moment_s=MOMENT_S)
-            receipt = self._driver.do(append, stays=False)
+            receipt = self._driver.do(append, stays=False, quick=True)
             if receipt is not None:
                 return receipt
         return self._driver.run(accumulator.append(message, level, moment_s=MOMENT_S))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cometmq.client.arguments import check_number, check_timeout
 from cometmq.client.assignment import Assignment, TopicQueue
+from cometmq.client.background_commits import BackgroundCommits
 from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher, FetchOptions
-from cometmq.client.flows import Waitable, report_failure
+from cometmq.client.flows import Waitable
 from cometmq.client.offsets import (
     Start,
     ask_commit,
@@ -15,7 +18,7 @@ from cometmq.client.offsets import (
     committed_offsets,
 )
 from cometmq.client.placing import move_to, refs
-from cometmq.client.taking import Taker, UnreadablePolicy
+from cometmq.client.taking import FAREWELL_S, Taker, UnreadablePolicy
 from cometmq.client.validation import check_name
 from cometmq.errors import CometError, Expired, Refused, Truncated
 from cometmq.message import ReceivedMessage
@@ -49,6 +52,9 @@ class Reader:
         self._taker = Taker(engine, unreadable, timeout_s)
         self._fetcher = Fetcher(engine, options, self._arrived)
         self.assignment = Assignment(engine, self._fetcher, options.group, start, timeout_s)
+        self._background = BackgroundCommits(
+            engine, self._store, f"group {options.group}: commit failed"
+        )
         self._news: Waitable[None] = Waitable()
         self._turn = 0
 
@@ -76,13 +82,15 @@ class Reader:
                 return []
 
     @property
-    def reporting(self) -> bool:
-        """Whether an end now would keep the broker from hearing of damage."""
-        return self._taker.reporting
+    def unfinished(self) -> bool:
+        """Whether an end now would keep the broker from hearing of damage, or of a commit."""
+        return self._taker.reporting or self._background.unfinished
 
     async def farewell(self) -> None:
         """Wait a moment until it has heard."""
-        await self._taker.farewell()
+        deadline_s = self.engine.now_s() + FAREWELL_S
+        await self._background.farewell(deadline_s)
+        await self._taker.farewell(deadline_s)
 
     def _arrived(self) -> None:
         self._news.resolve(None)
@@ -177,38 +185,49 @@ class Reader:
 
         Raises Refused, Retryable, OutcomeUnknown; then the next commit covers them again.
         """
+        asked = dict.fromkeys([*self._background.take(), *self._ask()])
+        await self._store(list(asked))
+
+    def commit_soon(self) -> None:
+        """The same in the background; a failure is logged, the next commit covers it. Raises
+        Refused."""
+        self._background.ask(self._ask())
+
+    def _ask(self) -> list[Cursor]:
+        """The queues that moved since the last commit; their places are to be committed now. Raises
+        Refused."""
         self._check_group()
         dirty = [cursor for cursor in self.assignment.cursors.values() if cursor.dirty]
-        if not dirty:
-            return
         for cursor in dirty:
             assert cursor.place is not None  # only what was handed out or sought is worth a commit
             cursor.asked = cursor.place
             cursor.dirty = False
+        return dirty
+
+    async def _store(self, cursors: Sequence[Cursor]) -> None:
+        """Commit what these were asked for. What fails is dirty again; raises its first error."""
+        if not cursors:
+            return
         failed: dict[int, CometError] = {}
         try:
             parts, reply = await ask_commit(
                 self.engine,
                 self._group,
-                lambda: [_commit_part(cursor) for cursor in dirty],
+                lambda: [_commit_part(cursor) for cursor in cursors],
                 self._deadline_s(),
             )
             failed = commit_failures(reply, parts)
         except CometError as error:
-            failed = dict.fromkeys(range(len(dirty)), error)
+            failed = dict.fromkeys(range(len(cursors)), error)
         for place in failed:
-            dirty[place].dirty = True
+            cursors[place].dirty = True
         if failed:
             raise next(iter(failed.values()))
-
-    def commit_soon(self) -> None:
-        """The same in the background; a failure is logged, the next commit covers it."""
-        self._check_group()
-        report_failure(self.engine.spawn(self.commit()), f"group {self._group}: commit failed")
 
     async def committed(self) -> dict[TopicQueue, int | None]:
         """What the group has committed of each queue; None where nothing."""
         self._check_group()
+        self._background.hurry()
         await self.assignment.ready()
         cursors = list(self.assignment.cursors.values())
         deadline_s = self._deadline_s()

@@ -15,7 +15,7 @@ from cometmq.message import ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Empty, Operation, ReportDamage
 
 FAREWELL_S = 1.0
-"""So long the end of a consumer waits for the broker to have heard of damage."""
+"""So long the end of a consumer waits for the broker to have heard what was to be told."""
 
 UnreadablePolicy = Literal["skip", "raise"] | Callable[[UnreadableMessage], object]
 
@@ -36,9 +36,8 @@ class Taker:
         """Whether the broker has not yet confirmed all the damage that it was told of."""
         return bool(self._reports)
 
-    async def farewell(self) -> None:
-        """Wait a moment until it has: a close would take the reports back."""
-        deadline_s = self._engine.now_s() + FAREWELL_S
+    async def farewell(self, deadline_s: float) -> None:
+        """Wait until it has: a close would take the reports back."""
         for report in list(self._reports):
             await self._engine.until(report, deadline_s)
 

@@ -213,6 +213,15 @@ class LogPlaces:
         common = self.index.next_offset_before(incarnation, queue, border)
         return common if offset > common else None
 
+    def is_end(self, incarnation: int, queue: int, offset: int, epoch: int) -> bool:
+        """Whether `offset`, got with `epoch`, is surely where the queue ends and so good to go on
+        from: what every reader who keeps up asks, answered in the quickest way. False: look."""
+        return (
+            offset == self.state.next_offsets.get(incarnation, queue)
+            and self.readable == self._writer.end
+            and epoch in (0, self.epoch)
+        )
+
     async def when_loaded(self, look_up: Callable[[], T]) -> T:
         """What `look_up` returns, once the indexes that it needs are in memory."""
         return await self.index.when_loaded(look_up)

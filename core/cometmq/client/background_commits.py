@@ -1,0 +1,73 @@
+"""Commits that nobody waits for: those of a moment are one request, which goes with others.
+
+Who polls a thousand times a second commits as often, and each commit would cost the broker a record
+in its log and this client one more answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cometmq.client.cursor import Cursor
+from cometmq.client.engine import Engine, Timer
+from cometmq.client.flows import Flow, Task, report_failure
+
+EVERY_S = 0.005
+"""At most so often one is sent."""
+LATEST_S = 0.01
+"""So long after the one before it is sent at the latest, if nobody commits again."""
+
+
+class BackgroundCommits:
+    """See the module. `store` commits the places that cursors were asked for. Everything needs the
+    driver's lock."""
+
+    def __init__(
+        self, engine: Engine, store: Callable[[Sequence[Cursor]], Flow[None]], what: str
+    ) -> None:
+        """`what` begins the warning when one fails."""
+        self._engine = engine
+        self._store = store
+        self._what = what
+        self._asked: dict[Cursor, None] = {}
+        self._sent_s = float("-inf")
+        self._timer: Timer | None = None
+        self._tasks: set[Task[None]] = set()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether one is not sent, or not answered."""
+        return bool(self._asked or self._tasks)
+
+    def ask(self, cursors: Iterable[Cursor]) -> None:
+        """Commit what these were asked for, soon."""
+        self._asked.update(dict.fromkeys(cursors))
+        if self._engine.now_s() - self._sent_s >= EVERY_S:
+            self.hurry()
+        elif self._timer is None:
+            self._timer = self._engine.at(self._sent_s + LATEST_S, self.hurry)
+
+    def take(self) -> list[Cursor]:
+        """Those that wait to be sent: they are their taker's now."""
+        asked, self._asked = list(self._asked), {}
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return asked
+
+    def hurry(self) -> None:
+        """Send what waits now."""
+        asked = self.take()
+        if not asked:
+            return
+        self._sent_s = self._engine.now_s()
+        task = self._engine.spawn(self._store(asked))
+        report_failure(task, self._what)
+        self._tasks.add(task)
+        task.add_waiter(lambda: self._tasks.discard(task))
+
+    async def farewell(self, deadline_s: float) -> None:
+        """Send what waits, and wait for the answers."""
+        self.hurry()
+        for task in list(self._tasks):
+            await self._engine.until(task, deadline_s)
