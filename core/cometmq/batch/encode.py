@@ -47,6 +47,10 @@ every garbage collection as long as it lives; one with this is not."""
 
 LONE_BYTES_MAX = 16 << 10
 """A body up to here, alone in its batch, is copied twice and saves as much work as is left."""
+FEW_BODIES = 64
+"""Up to here the encoder copies them sooner than what stands between them is prepared; so it does
+where the born time changes every few."""
+BODIES_A_BIRTH = 16
 _U32_MAX = (1 << 32) - 1
 _BEFORE_SEALED = struct.Struct("<III60xI")
 """Opening, the broker's empty fields, the producer's CRC."""
@@ -129,10 +133,15 @@ def encode_bodies(
     check_claims(name, queue)
     attributes, sections = _sections(producer, None, None)
     frame = Frame(attributes, queue, births[0][1], births[-1][1], len(name), name + sections)
+    ends = [place for place, _ in births[1:]] + [len(bodies)]
+    if len(bodies) <= max(FEW_BODIES, BODIES_A_BIRTH * len(births)):
+        records: list[RecordTuple] = []
+        for (place, born_time), end in zip(births, ends, strict=True):
+            records += [(born_time, body, "", (), NO_PROPERTIES) for body in bodies[place:end]]
+        return encode_framed(frame, records, plain=True)
     sizes = list(map(len, bodies))
     heads: list[bytes] = []
     lengths: list[int] = []
-    ends = [place for place, _ in births[1:]] + [len(sizes)]
     for (place, born_time), end in zip(births, ends, strict=True):
         heads_of = _Heads(born_time)
         heads += map(heads_of.__getitem__, sizes[place:end])
@@ -163,9 +172,12 @@ def encode_control(kind: int, records: Sequence[Any]) -> bytearray:
     return assemble(frame, Table([len(part) for part in parts]), b"".join(parts))
 
 
-def encode_framed(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
-    """A sealed batch of these records within this frame."""
-    table = _plain_table(records)
+def encode_framed(
+    frame: Frame, records: Sequence[RecordTuple], *, plain: bool = False
+) -> bytearray:
+    """A sealed batch of these records within this frame. `plain`: they have nothing but a born time
+    and a body."""
+    table = _bare_table(records) if plain else _plain_table(records)
     buffer = None if table is None else _encode_at_once(frame, records, table)
     return buffer or _encode_each(frame, records)
 
@@ -272,6 +284,13 @@ class _Heads(dict[int, bytes]):
         head = self[size] = self._begin + _BODY_HEADERS[kind].pack(0xC4 + kind, size)
         self.lengths[size] = len(head) + size
         return head
+
+
+def _bare_table(records: Sequence[RecordTuple]) -> Table:
+    """Lengths of records that have nothing but a born time and a body, without encoding."""
+    # As below, and a tag of no bytes.
+    sizes = [len(record[1]) for record in records]
+    return Table([n + (15 if n < 256 else 16 if n < 65536 else 18) for n in sizes])
 
 
 def _plain_table(records: Sequence[RecordTuple]) -> Table | None:

@@ -27,8 +27,6 @@ from cometmq.client.validation import queue_of_key
 from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.interfaces import Level
 
-FEW = 64
-"""Up to so many bodies are encoded the quicker way for records that have more than a body."""
 CLOCK_EVERY = 16
 """Behind so many messages of a batch one in so many asks for the time: a third of an append."""
 
@@ -231,7 +229,7 @@ class Batch(Waitable[Stored]):
         topic, queue = self.topic.route.topic, self.queue
         # One place may have two times, and the last none that got in, where threads were at it.
         births = sorted(birth for birth in dict(self.births).items() if birth[0] < len(records))
-        if self.plain and len(records) > FEW:
+        if self.plain and len(records) > 1:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)
         return encode_messages(topic, queue, _spelled(births, records), producer=number)
