@@ -254,7 +254,7 @@ class PullConsumer(AioFace):
     async def close(self) -> None:
         """See `cometmq.PullConsumer.close`."""
         try:
-            if self._reader.unfinished:
+            if self._reader.unfinished and self._driver.engine.closed is None:
                 await self._driver.run(self._reader.farewell())
         finally:
             self._driver.close()

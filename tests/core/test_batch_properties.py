@@ -123,15 +123,19 @@ BODIES = (st.binary(max_size=300) | SIZES.map(bytes)).map(bytes)
 def test_bodies_alone_make_the_bytes_that_records_with_nothing_else_make(
     runs: list[tuple[int, list[bytes]]], producer: ProducerTuple | None
 ) -> None:
+    """Few of them go one way, many another one."""
     births: list[tuple[int, int]] = []
     records: list[RecordTuple] = []
     for born, bodies in runs:
         births.append((len(records), born))
         records += [(born, body, "", (), NO_PROPERTIES) for body in bodies]
     every = [record[1] for record in records]
-    assert encode_bodies("orders", 1, births, every, producer=producer) == encode_messages(
-        "orders", 1, records, producer=producer
-    )
+    expected = encode_messages("orders", 1, records, producer=producer)
+    assert encode_bodies("orders", 1, births, every, producer=producer) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "FEW_BODIES", 0)
+        patch.setattr(encode, "BODIES_A_BIRTH", 0)
+        assert encode_bodies("orders", 1, births, every, producer=producer) == expected
 
 
 @steady

@@ -46,6 +46,36 @@ def test_only_who_waits_for_the_key_looks_again() -> None:
     asyncio.run(scenario())
 
 
+class Timed(Waiter):
+    """Notes when it was told that nothing came."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.began_s = clock.monotonic_s()
+        self.ended_s = 0.0
+
+    def answer_empty(self) -> None:
+        self.ended_s = self.clock.monotonic_s()
+
+
+def test_those_who_wait_about_as_long_are_answered_together_and_none_is_late() -> None:
+    async def scenario() -> None:
+        clock = VirtualClock()
+        park = Park(clock, 100)
+        waiters = []
+        for _ in range(100):
+            waiters.append(Timed(clock))
+            park.hold(waiters[-1], ["k"], 12_800)
+            await clock.run_for(0.01)
+        await clock.run_for(12.8)
+        assert len({waiter.ended_s for waiter in waiters}) <= 12
+        for waiter in waiters:
+            assert 12.7 - 1e-6 <= waiter.ended_s - waiter.began_s <= 12.8 + 1e-6
+
+    asyncio.run(scenario())
+
+
 def test_the_deadline_answers_empty_and_each_has_its_own() -> None:
     async def scenario() -> None:
         clock = VirtualClock()

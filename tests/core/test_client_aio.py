@@ -14,7 +14,7 @@ import cometmq
 from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult, aio
 from cometmq.aio import Admin, Producer, PullConsumer
 from cometmq.batch import parse
-from cometmq.protocol import Operation
+from cometmq.protocol import Failure, Operation, Status
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
 
@@ -169,6 +169,20 @@ def test_closing_ends_what_waits() -> None:
             await waiting
         with pytest.raises(Closed):
             await consumer.poll()
+
+    run(work())
+
+
+def test_a_consumer_whose_commit_found_no_end_can_be_closed_twice() -> None:
+    async def work() -> None:
+        broker = ScriptedBroker()
+        consumer = PullConsumer(ADDRESS, connect=broker.connect, topic="orders", group="g")
+        await consumer.seek(1, 0)
+        later = Answer(Failure("later", 5_000), Status.RETRY)
+        broker.answer_once(Operation.COMMIT, later)
+        await consumer.commit(wait=False)
+        for _ in range(2):
+            await consumer.close()
 
     run(work())
 

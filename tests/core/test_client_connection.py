@@ -8,7 +8,8 @@ import pytest
 
 from cometmq import protocol
 from cometmq.client.calls import Call
-from cometmq.client.connection import GREETING_TIMEOUT_S, HEARTBEAT_MIN_S
+from cometmq.client.connection import GREETING_TIMEOUT_S
+from cometmq.client.signs_of_life import HEARTBEAT_MIN_S
 from cometmq.environment import Buffer
 from cometmq.errors import (
     Closed,
@@ -305,6 +306,21 @@ def test_heartbeats_keep_an_idle_session() -> None:
     create(rig)
     rig.pass_time(100)
     assert 9 <= len(rig.broker.asked(Operation.HEARTBEAT)) <= 10
+    assert len(rig.broker.channels) == 1
+
+
+@pytest.mark.parametrize(("answered", "least", "most"), [(True, 0, 0), (False, 9, 10)])
+def test_heartbeats_are_for_those_who_say_nothing_else_or_hear_nothing(
+    answered: bool, least: int, most: int
+) -> None:
+    rig = ClientRig()
+    create(rig)
+    if not answered:
+        rig.broker.hold(LIST)
+    for _ in range(100):
+        listing(rig, timeout_s=300)
+        rig.pass_time(1)
+    assert least <= len(rig.broker.asked(Operation.HEARTBEAT)) <= most
     assert len(rig.broker.channels) == 1
 
 

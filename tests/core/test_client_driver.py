@@ -244,6 +244,18 @@ def test_what_a_poll_leaves_to_be_sent_goes_without_another_call(scripted: Scrip
         assert until(lambda: bool(scripted.committed))
 
 
+def test_commits_of_nothing_hold_up_no_commit_of_something(scripted: ScriptedBroker) -> None:
+    with PullConsumer(ADDRESS, connect=scripted.connect, topic="orders", group="g") as consumer:
+        consumer.seek(1, queue=1)
+        consumer.commit()
+        consumer.seek(2, queue=1)
+        consumer.commit(wait=False)
+        until_s = time.monotonic() + 10
+        while scripted.committed["g", "orders", 1].offset != 2 and time.monotonic() < until_s:
+            consumer.commit(wait=False)
+        assert scripted.committed["g", "orders", 1].offset == 2
+
+
 def test_closing_ends_the_poll_of_another_thread(scripted: ScriptedBroker) -> None:
     consumer = PullConsumer(ADDRESS, connect=scripted.connect, topic="orders")
     poller = Poller(consumer)

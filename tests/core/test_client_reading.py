@@ -12,6 +12,7 @@ from cometmq import protocol
 from cometmq.batch import decode_messages, encode_messages, parse
 from cometmq.batch.layout import seal
 from cometmq.client.background_commits import LATEST_S
+from cometmq.client.consumer import assign
 from cometmq.client.fetcher import AHEAD_FROM_BYTES, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader
@@ -624,7 +625,7 @@ def test_commits_of_a_moment_that_nobody_waits_for_are_one_request() -> None:
     assert len(rig.broker.asked(Operation.COMMIT)) == 5
 
 
-@pytest.mark.parametrize("what", ["commit", "committed", "farewell"])
+@pytest.mark.parametrize("what", ["commit", "committed", "farewell", "seek", "assign"])
 def test_a_commit_in_the_background_is_overtaken_by_nothing(what: str) -> None:
     rig = ConsumerRig(group="billing")
     rig.put(b"0", b"1", b"2")
@@ -638,12 +639,39 @@ def test_a_commit_in_the_background_is_overtaken_by_nothing(what: str) -> None:
         rig.run(rig.reader.commit())
     elif what == "committed":
         assert rig.run(rig.reader.committed()) == {("orders", 0): 2}
+    elif what == "seek":
+        rig.run(rig.reader.seek(0, 0, "orders"))
+    elif what == "assign":
+        assign(rig.reader, [0], "orders")
+        assert bodies(rig.poll()) == [b"2"], "it goes on behind what was committed"
     else:
         rig.run(rig.reader.farewell())
     assert rig.broker.committed["billing", "orders", 0].offset == 2
     assert not rig.reader.unfinished
     rig.pass_time(60)
     assert len(rig.broker.asked(Operation.COMMIT)) == 2
+
+
+def test_a_commit_of_nothing_leaves_nothing_to_do() -> None:
+    rig = ConsumerRig(group="billing")
+    rig.put(b"0")
+    rig.poll()
+    rig.run(rig.reader.commit())
+    for _ in range(2):
+        rig.reader.commit_soon()
+    assert not rig.reader.unfinished
+
+
+def test_a_commit_that_is_interrupted_is_covered_by_the_next() -> None:
+    rig = ConsumerRig(group="billing")
+    rig.put(b"0")
+    rig.poll()
+    rig.broker.answer_once(Operation.COMMIT, Answer(protocol.Failure("later", 1000), Status.RETRY))
+    task = rig.start(rig.reader.commit())
+    rig.step()
+    task.cancel("interrupted")
+    rig.run(rig.reader.commit())
+    assert rig.broker.committed["billing", "orders", 0].offset == 1
 
 
 def test_the_end_of_a_consumer_waits_for_a_commit_no_longer_than_a_moment() -> None:

@@ -48,9 +48,9 @@ every garbage collection as long as it lives; one with this is not."""
 LONE_BYTES_MAX = 16 << 10
 """A body up to here, alone in its batch, is copied twice and saves as much work as is left."""
 FEW_BODIES = 64
-"""Up to here the encoder copies them sooner than what stands between them is prepared; so it does
-where the born time changes every few."""
+"""So many are copied by the encoder sooner than what stands between them is prepared."""
 BODIES_A_BIRTH = 16
+"""So it is if no more than so many have one born time."""
 _U32_MAX = (1 << 32) - 1
 _BEFORE_SEALED = struct.Struct("<III60xI")
 """Opening, the broker's empty fields, the producer's CRC."""
@@ -138,7 +138,7 @@ def encode_bodies(
         records: list[RecordTuple] = []
         for (place, born_time), end in zip(births, ends, strict=True):
             records += [(born_time, body, "", (), NO_PROPERTIES) for body in bodies[place:end]]
-        return encode_framed(frame, records, plain=True)
+        return _encode_at_once(frame, records, _bare_table(records)) or _encode_each(frame, records)
     sizes = list(map(len, bodies))
     heads: list[bytes] = []
     lengths: list[int] = []
@@ -172,12 +172,9 @@ def encode_control(kind: int, records: Sequence[Any]) -> bytearray:
     return assemble(frame, Table([len(part) for part in parts]), b"".join(parts))
 
 
-def encode_framed(
-    frame: Frame, records: Sequence[RecordTuple], *, plain: bool = False
-) -> bytearray:
-    """A sealed batch of these records within this frame. `plain`: they have nothing but a born time
-    and a body."""
-    table = _bare_table(records) if plain else _plain_table(records)
+def encode_framed(frame: Frame, records: Sequence[RecordTuple]) -> bytearray:
+    """A sealed batch of these records within this frame."""
+    table = _plain_table(records)
     buffer = None if table is None else _encode_at_once(frame, records, table)
     return buffer or _encode_each(frame, records)
 

@@ -126,7 +126,6 @@ class ClaimOperations:
         topic = self._catalog.find_queue(part.topic, part.queue, part.incarnation)
         key = header.group, topic.incarnation, part.queue
         holder = self._tenures.living(key)
-        kept = holder is not None and goes_on(part.token, header.member, holder)
         if holder is not None and holder.member != header.member:
             raise Rejected(
                 Status.CLAIMED,
@@ -134,6 +133,7 @@ class ClaimOperations:
                 f"{shown(holder.member)} of group {shown(header.group)}: wait until it lets go",
                 self._tenures.retry_after_ms(key, HAND_OVER_MS),
             )
+        kept = holder is not None and goes_on(part.token, holder)
         return _Accepted(at, topic, part.queue, kept)
 
     def _add_places(

@@ -74,7 +74,7 @@ class Holder(NamedTuple):
 
     @property
     def first(self) -> tuple[int, int]:
-        """`since`, whoever wrote it."""
+        """`since`; a checkpoint from before there was one has None."""
         return self.since or self.token
 
 

@@ -12,6 +12,9 @@ _COMPACT_FROM = 256
 """Below this many stale deadlines it isn't worth looking at them."""
 KEYS_PER_ITEM = 16
 """On average: one fetch may name thousands of queues, but not every one of them."""
+TOGETHER = 128
+"""Of its time a wait may lose one part in so many, so that those of many clients end together: a
+thousand that wait in vain else wake the broker, and it them, one by one."""
 
 
 class Waiting(Protocol):
@@ -64,7 +67,9 @@ class Park:
         if held > self._keys_limit:
             return False
         self._keys = held
+        step_s = timeout_ms / 1000 / TOGETHER
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
+        deadline_s -= deadline_s % step_s if step_s else 0.0
         entry = self._entries[item] = _Entry(item, keys, deadline_s)
         for key in keys:
             self._by_key.setdefault(key, {})[entry] = None

@@ -19,13 +19,10 @@ def is_token_of(token: Token | None, holder: Holder) -> bool:
     return token is not None and (token.epoch, token.position) == holder.token
 
 
-def goes_on(token: Token | None, member: str, holder: Holder) -> bool:
-    """Whether who presents the token holds the queue without a break since it was given out. It may
-    be an older one: the answer that told of a newer one can be lost, with its connection or broker.
-    """
-    if token is None or member != holder.member:
-        return False
-    return holder.first <= (token.epoch, token.position) <= holder.token
+def goes_on(token: Token | None, holder: Holder) -> bool:
+    """Whether the holder presents a token under which it holds the queue without a break. It need
+    not be the newest: the answer that tells of that can be lost, with its connection or broker."""
+    return token is not None and holder.first <= (token.epoch, token.position) <= holder.token
 
 
 def check_token(tenures: Tenures, key: ClaimKey, token: Token | None, where: str) -> None:

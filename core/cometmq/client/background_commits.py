@@ -42,6 +42,8 @@ class BackgroundCommits:
     def ask(self, cursors: Iterable[Cursor]) -> None:
         """Commit what these were asked for, soon."""
         self._asked.update(dict.fromkeys(cursors))
+        if not self._asked:
+            return
         if self._engine.now_s() - self._sent_s >= EVERY_S:
             self.hurry()
         elif self._timer is None:

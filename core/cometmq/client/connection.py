@@ -22,6 +22,7 @@ import msgspec
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
+from cometmq.client.signs_of_life import SignsOfLife
 from cometmq.client.told import usable
 from cometmq.environment import Buffer, Random
 from cometmq.errors import CometError, OutcomeUnknown, ProtocolError, Retryable
@@ -47,8 +48,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 Send = Callable[[Sequence[Buffer]], bool]
 
 GREETING_TIMEOUT_S = 5.0
-HEARTBEAT_MIN_S = 0.1
-"""A broker may ask for signs of life, not for all of a core."""
 HANDSHAKES_MAX = 3
 """So many failed ones in a row are no accident of a broker that just stops or starts."""
 NEVER = float("inf")
@@ -108,9 +107,7 @@ class Connection:
         self._next_id = 1
         self._urgent: list[Buffer] | None = None
         self._hello_id = 0
-        self._heartbeat_s = NEVER
-        self._heartbeat_at_s = NEVER
-        self._received_at_s = 0.0
+        self._signs = SignsOfLife()
         self._used_bytes = 0
         self._handshakes_failed = 0
         self._advice = _ADVICE
@@ -144,6 +141,7 @@ class Connection:
             and send(call.frames)
         ):
             call.sent = True
+            self._signs.sent()
             self._used_bytes = call.size_bytes
         else:
             self._queue.append(call)
@@ -206,7 +204,7 @@ class Connection:
             self._credentials,
         )
         self._urgent = pack(self._hello_id, Operation.HELLO, hello)
-        self._received_at_s = now_s
+        self._signs.received(now_s)
         if self.reason == _NOT_TRIED:
             self.reason = f"{self.address} has not answered hello yet"
 
@@ -235,13 +233,15 @@ class Connection:
             else:
                 call.sent = True
                 self._used_bytes += call.size_bytes
+        if went:
+            self._signs.sent()
         return went
 
     def received(self, now_s: float, frames: Sequence[Buffer]) -> None:
         """Take one message from the broker."""
         if self.state is not READY and self.state is not GREETING:
             return  # the rest of a channel that was given up
-        self._received_at_s = now_s
+        self._signs.received(now_s)
         try:
             request_id, status, header, body = unpack(frames)
             if request_id == self._hello_id:
@@ -271,7 +271,7 @@ class Connection:
         self.state = DOWN
         self.reason = reason
         self._urgent = None
-        self._heartbeat_at_s = NEVER
+        self._signs.end()
         self._open_at_s = now_s + self._backoff.next_s()
         self._used_bytes = 0
         broken = []
@@ -290,14 +290,16 @@ class Connection:
 
     def tick(self, now_s: float) -> None:
         """Do what is due: deadlines, heartbeats, giving up on a silent broker."""
+        signs = self._signs
+        signs.now_s = now_s
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, request_id = heappop(self._deadlines)
             if (call := self.pending.get(request_id)) is not None:
                 self.abandon(call)
                 call.fail(self._too_late(call))
-        if self.state is GREETING and now_s >= self._received_at_s + GREETING_TIMEOUT_S:
+        if self.state is GREETING and now_s >= signs.received_s + GREETING_TIMEOUT_S:
             self.lost(now_s, f"{self.address} did not answer hello in {GREETING_TIMEOUT_S:g} s")
-        if self.state is READY and now_s >= self._heartbeat_at_s:
+        if self.state is READY and signs.wanted(now_s):
             self._beat(now_s)
 
     def next_s(self) -> float:
@@ -309,8 +311,8 @@ class Connection:
             if self.state is DOWN and self.pending:
                 return min(next_s, self._open_at_s)
             if self.state is GREETING:
-                return min(next_s, self._received_at_s + GREETING_TIMEOUT_S)
-        return min(next_s, self._heartbeat_at_s)
+                return min(next_s, self._signs.received_s + GREETING_TIMEOUT_S)
+        return min(next_s, self._signs.due_s)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -328,8 +330,7 @@ class Connection:
         self.state = READY
         self.reason = ""
         self._handshakes_failed = 0
-        self._heartbeat_s = max(HEARTBEAT_MIN_S, self.server.heartbeat_ms / 1000)
-        self._heartbeat_at_s = now_s + self._heartbeat_s
+        self._signs.begin(now_s, server.heartbeat_ms / 1000)
         self.on_met()
         self.on_ready()
 
@@ -361,12 +362,11 @@ class Connection:
     def _beat(self, now_s: float) -> None:
         """Ask for a sign of life, or give up when none came for a session's time."""
         assert self.server is not None
-        silent_s = now_s - self._received_at_s
+        silent_s = now_s - self._signs.received_s
         if silent_s * 1000 >= self.server.session_timeout_ms:
             self.lost(now_s, f"{self.address} has been silent for {silent_s:.1f} s")
             return
         self._urgent = pack(self.new_id(), Operation.HEARTBEAT, Heartbeat())
-        self._heartbeat_at_s = now_s + self._heartbeat_s
 
     def _too_late(self, call: Call[Any]) -> CometError:
         if call.changing and (call.sent or call.maybe_done):

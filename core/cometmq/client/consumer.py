@@ -150,6 +150,7 @@ def assign_first(
 
 def assign(reader: Reader, queues: Sequence[int | TopicQueue] | None, topic: str | None) -> None:
     """See `PullConsumer.assign`."""
+    reader.send_commits()
     if queues is None:
         if topic is None:
             raise Refused("assign(...) needs queues, a topic, or both")

@@ -20,9 +20,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from cometmq.client.calls import Call
+from cometmq.client.connection import NEVER
 from cometmq.client.ctrl_c import CtrlC
-from cometmq.client.engine import Engine
+from cometmq.client.engine import RECEIVED_AT_ONCE, Engine
 from cometmq.client.flows import Flow, Waitable, log
+from cometmq.client.waking import await_readable, wake_descriptors
 from cometmq.errors import Closed
 from cometmq.interfaces import Channel
 
@@ -67,7 +69,7 @@ class Driver:
         self._quiet_until_s = 0.0
         """Nothing needs a look before, but for answers."""
         self._asleep_until_s = 0.0
-        self._read_fd, self._write_fd = _wake_descriptors()
+        self._read_fd, self._write_fd = wake_descriptors()
         self._woken = False
         self._loop_thread: object | None = None
         self._watched: Channel | None = None
@@ -87,7 +89,8 @@ class Driver:
 
     def run(self, flow: Flow[T], *, stays: bool = False) -> T:
         """Run a flow to its end in this thread; flows end by their own deadlines. `stays`: as for
-        `do`; then what the flow's end leaves to be sent goes with what the caller does next."""
+        `do`; then what the flow's end leaves to be sent goes with what the caller does next, or
+        `LOOK_AWAY_ALONE_S` later."""
         try:
             self.check()
         except Closed:
@@ -103,7 +106,7 @@ class Driver:
                 task.cancel(CLOSED if self._closing else "the wait was interrupted")
             if stays:
                 self._drove_at_s = self.engine.now_s()
-            self._leave()
+            self._leave(unsent=stays)
         self._run_deferred()
         return task.result()
 
@@ -144,8 +147,8 @@ class Driver:
         """Change the engine under its lock and send what that gives, without waiting.
 
         `stays`: the caller will soon be back, so the loop thread may look away for a while.
-        `later`: what is to be sent may go with what the caller does next. `quick`: with no request
-        on its way or waiting nothing is to be done now.
+        `later`: what is to be sent may go with what the caller does next, or `LOOK_AWAY_ALONE_S`
+        later. `quick`: with no request on its way or waiting nothing is to be done now.
         """
         self.check()
         with self._ctrl_c, self._cond:
@@ -155,9 +158,9 @@ class Driver:
             else:
                 if not (later or (quick and not self.engine.connection.pending)):
                     self.engine.pump()
-                if stays:
+                if stays and not later:
                     self._drove_at_s = self.engine.now_s()
-                self._leave()
+                self._leave(unsent=later)
         self._run_deferred()
         return result
 
@@ -241,7 +244,7 @@ class Driver:
                 self._drive(min(left_s, engine.next_s() - now_s))
             if not self._driving:
                 took = engine.take(self._drove_at_s) if stays else 0
-                if not (took and waitable.done):
+                if not (waitable.done and 0 < took < RECEIVED_AT_ONCE):
                     engine.pump(look=not took)
 
     def _wait_turn(self, timeout_s: float) -> None:
@@ -271,11 +274,15 @@ class Driver:
             if self._woken:
                 self._drain_wakes()
                 self._quiet_until_s = 0.0
+                if not self._asleep_until_s:
+                    # It may have been the loop thread's, which sleeps on then: wake it again.
+                    self._asleep_until_s = NEVER
             if self._waiting:
                 self._cond.notify_all()
 
-    def _leave(self) -> None:
-        """With the lock: see that the loop thread looks in time after what is left."""
+    def _leave(self, *, unsent: bool = False) -> None:
+        """With the lock: see that the loop thread looks in time after what is left. `unsent`: a
+        request may be left that nobody has tried to send."""
         if self._loop_thread is None:
             if self.engine.closed is None:
                 self._loop_thread = self.engine.environment.threads.start("mq-client", self._loop)
@@ -291,7 +298,7 @@ class Driver:
                 and engine.connection.pending
                 and self._watched is not engine.channel
             )
-            or (late_s > LOOK_AWAY_ALONE_S and engine.connection.unsent)
+            or (unsent and late_s > LOOK_AWAY_ALONE_S and engine.connection.unsent)
         ):
             self._asleep_until_s = 0.0
             self._wake()
@@ -343,7 +350,7 @@ class Driver:
             look = True
             if timeout_s > TICK_S:
                 # Who was woken to send something has nothing to receive, most likely.
-                look = _poll(descriptors, timeout_s) != [self._read_fd]
+                look = await_readable(descriptors, timeout_s) != [self._read_fd]
         self._run_deferred()
         self._close_descriptors()
 
@@ -368,25 +375,6 @@ class Driver:
     def _close_descriptors(self) -> None:
         for descriptor in {self._read_fd, self._write_fd}:
             os.close(descriptor)
-
-
-def _poll(descriptors: list[int], timeout_s: float) -> list[int]:
-    """Wait for one of them to be readable; which are. One closed meanwhile is too, harmlessly."""
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
-
-
-def _wake_descriptors() -> tuple[int, int]:
-    """What to read from and what to write to; a pipe where there is no eventfd."""
-    if hasattr(os, "eventfd"):
-        descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return descriptor, descriptor
-    read_fd, write_fd = os.pipe()
-    for descriptor in (read_fd, write_fd):
-        os.set_blocking(descriptor, False)
-    return read_fd, write_fd
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()

@@ -238,7 +238,7 @@ class Engine:
         if self._run_timers(now_s):
             went = True
             if connection.unsent and not self._blocked:
-                self.send_now()
+                self.send_now()  # the next round would, but looks for answers first
         return went
 
     def _send(self, frames: Sequence[Buffer]) -> bool:

@@ -89,8 +89,9 @@ class Reader:
     async def farewell(self) -> None:
         """Wait a moment until it has heard."""
         deadline_s = self.engine.now_s() + FAREWELL_S
-        await self._background.farewell(deadline_s)
+        self.send_commits()
         await self._taker.farewell(deadline_s)
+        await self._background.farewell(deadline_s)
 
     def _arrived(self) -> None:
         self._news.resolve(None)
@@ -153,6 +154,7 @@ class Reader:
     async def seek(self, offset: int, queue: int | None, topic: str | None) -> None:
         """Go on at an offset that a person chose."""
         check_number("offset", offset, least=0, whole=True, error=Refused)
+        self.send_commits()
         await self.assignment.ready()
         cursor = self.assignment.one(queue, topic)
         await self.assignment.renew([cursor], self._deadline_s())
@@ -162,6 +164,7 @@ class Reader:
 
     async def seek_to(self, start: Start, queue: int | None, topic: str | None) -> None:
         """Go on at the earliest, the latest, a time, in one queue or in all."""
+        self.send_commits()
         await self.assignment.ready()
         cursors = self.assignment.some(queue, topic)
         deadline_s = self._deadline_s()
@@ -193,6 +196,10 @@ class Reader:
         Refused."""
         self._background.ask(self._ask())
 
+    def send_commits(self) -> None:
+        """What was to be committed in the background goes now, before what follows."""
+        self._background.hurry()
+
     def _ask(self) -> list[Cursor]:
         """The queues that moved since the last commit; their places are to be committed now. Raises
         Refused."""
@@ -219,6 +226,10 @@ class Reader:
             failed = commit_failures(reply, parts)
         except CometError as error:
             failed = dict.fromkeys(range(len(cursors)), error)
+        except BaseException:  # cancelled, or interrupted
+            for cursor in cursors:
+                cursor.dirty = True
+            raise
         for place in failed:
             cursors[place].dirty = True
         if failed:
@@ -227,7 +238,7 @@ class Reader:
     async def committed(self) -> dict[TopicQueue, int | None]:
         """What the group has committed of each queue; None where nothing."""
         self._check_group()
-        self._background.hurry()
+        self.send_commits()
         await self.assignment.ready()
         cursors = list(self.assignment.cursors.values())
         deadline_s = self._deadline_s()
