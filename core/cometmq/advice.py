@@ -11,6 +11,8 @@ _NO_DESCRIPTOR = {
 _ADVICE = _NO_DESCRIPTOR | {
     errno.ENOENT: "find out who takes away files of the data folder, bring them back if you can",
     errno.EACCES: "give the user of this process the rights to it",
+    errno.EPERM: "give the user of this process the rights to it, and see that no file is locked"
+    " against changes (`lsattr`)",
     errno.EROFS: "mount it writable again, after a look at why it is not (`dmesg`)",
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Level, Syncer
@@ -149,11 +150,13 @@ def test_a_strategy_that_fails_is_named_to_the_members_too(
             assert isinstance(advice, GroupAdvice) and advice.queues == []
             (warning,) = advice.warnings
             assert "strategy bad fails" in warning and "plugin `sharer`" in warning
+            await client.ask(Operation.GROUP_HEARTBEAT, structs.replace(beat, version=2))
             metrics = rig.broker.info().metrics
-            assert metrics['plugin_errors{hook="rebalance_strategies",plugin="sharer"}'] >= 1
+            assert metrics['plugin_errors{hook="rebalance_strategies",plugin="sharer"}'] >= 2
 
     asyncio.run(scenario())
     assert "--plugins -sharer" in caplog.text
+    assert sum(bool(record.exc_info) for record in caplog.records) == 1
 
 
 def test_what_blocks_deep_in_a_library_is_named_by_where_the_plugin_was_entered(

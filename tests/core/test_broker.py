@@ -281,7 +281,7 @@ def test_a_full_disk_is_answered_by_name() -> None:
         (errno.EFBIG, Status.NO_SPACE, "ulimit -f"),
         (errno.EROFS, Status.DISK_REFUSED, "Read-only file system"),
         (errno.EIO, Status.DISK_REFUSED, "check the disk"),
-        (errno.EPERM, Status.DISK_REFUSED, "check the disk"),
+        (errno.EPERM, Status.DISK_REFUSED, "lsattr"),
     ],
     ids=lambda value: errno.errorcode.get(value, "") if isinstance(value, int) else None,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cometmq.broker.members import Group, Member, QueueName
 from cometmq.broker.names import shown
@@ -64,11 +64,11 @@ class Planner:
         of topics that the newest subscriptions have."""
         leader = group.leading()
         group.strategy = leader.said.strategy or self.default
-        group.warnings = self._warnings(group, leader)
+        told, group.warnings = group.warnings, self._warnings(group, leader)
         holders = self.holders(group)
         target: dict[QueueName, str] = {}
         for members, queues in self._classes(group, leader):
-            target.update(self._assign(group, members, queues, holders))
+            target.update(self._assign(group, members, queues, holders, told))
         _avoid_decliners(group, target)
         return target
 
@@ -95,8 +95,10 @@ class Planner:
         members: list[Member],
         queues: list[StrategyQueue],
         holders: Mapping[QueueName, str],
+        told: Sequence[str],
     ) -> dict[QueueName, str]:
-        """Ask the strategy. One that fails or breaks the contract costs movement, not reading."""
+        """Ask the strategy. One that fails or breaks the contract costs movement, not reading, and
+        is logged once, though it may fail at every plan. `told` are the warnings so far."""
         names = {member.name for member in members}
         held: dict[str, set[StrategyQueue]] = {}
         for (topic, queue), name in holders.items():
@@ -116,7 +118,8 @@ class Planner:
                 f"the queues of group {shown(group.name)} stay where they are, since its strategy "
                 f"{group.strategy} fails: {failure}"
             )
-            logger.error("%s", text, exc_info=error)
+            if text not in told:
+                logger.error("%s", text, exc_info=error)
             group.warnings = (text, *group.warnings)[:WARNINGS_MAX]
             kept = {(each.topic, each.queue): "" for each in queues}
             return {q: name for q, name in holders.items() if q in kept and name in names}
