@@ -677,10 +677,13 @@ def test_another_thread_in_the_midst_of_taking_the_time_has_one() -> None:
     rig.send_soon(orders(0))
     batch = rig.send_soon(orders(1)).batch
 
-    class Births(list[tuple[int, int]]):
-        def append(self, birth: tuple[int, int]) -> None:
-            super().append(birth)
-            if len(self) == 1:
+    class Births(dict[int, int]):
+        entered = False
+
+        def __setitem__(self, place: int, born_ms: int) -> None:
+            super().__setitem__(place, born_ms)
+            if not self.entered:
+                self.entered = True
                 assert rig.producer.append_fast(orders(2, tag="t"), None) is not None
 
     batch.births, batch.born_ms, batch.clock_at = Births(), 0, 0
@@ -901,10 +904,13 @@ def test_a_batch_that_another_thread_fills_in_the_midst_of_an_append_is_not_over
     large = Message("orders", bytes(6_000))
     batch = rig.send_soon(large).batch
 
-    class Births(list[tuple[int, int]]):
-        def append(self, birth: tuple[int, int]) -> None:
-            super().append(birth)
-            if len(self) == 2:
+    class Births(dict[int, int]):
+        entered = False
+
+        def __setitem__(self, place: int, born_ms: int) -> None:
+            super().__setitem__(place, born_ms)
+            if not self.entered:
+                self.entered = True
                 while rig.producer.append_fast(large, None) is not None:
                     pass
 

@@ -151,8 +151,9 @@ class Batch(Waitable[Stored]):
         list, for those who come too late."""
         self.appended = 0
         """How many were."""
-        self.births: list[tuple[int, int]] = []
-        """Places, and when the messages from there on were given to us."""
+        self.births: dict[int, int] = {}
+        """Places, and when the messages from there on were given to us. Pairs would be nearly all
+        that the garbage collector has to go through of a thousand open batches."""
         self.born_ms = 0
         """The last of these times."""
         self.clock_at = 0
@@ -186,7 +187,7 @@ class Batch(Waitable[Stored]):
         """What is appended from now on was born at this time."""
         place = self.appended
         if now_ms != self.born_ms or not self.births:
-            self.births.append((place, now_ms))
+            self.births[place] = now_ms
             self.born_ms = now_ms
         # Last: who comes in between asks for himself, since there may be no time here yet.
         self.clock_at = place + (1 if place < CLOCK_EVERY else CLOCK_EVERY)
@@ -227,8 +228,8 @@ class Batch(Waitable[Stored]):
     ) -> bytearray:
         """What is in it as the broker gets it. Raises as `encode_messages` does."""
         topic, queue = self.topic.route.topic, self.queue
-        # One place may have two times, and the last none that got in, where threads were at it.
-        births = sorted(birth for birth in dict(self.births).items() if birth[0] < len(records))
+        # The last place may have none that got in, where threads were at it.
+        births = sorted(birth for birth in list(self.births.items()) if birth[0] < len(records))
         if self.plain and len(records) > 1:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)
