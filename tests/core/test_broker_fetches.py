@@ -15,11 +15,14 @@ from cometmq.protocol import (
     Fetch,
     FetchPart,
     Heartbeat,
+    Offsets,
     Operation,
+    QueueRef,
     ReportDamage,
     Status,
     Token,
     TopicCreate,
+    TopicDescribe,
 )
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.raw_client import Answer, RawClient, Rig, batch_of, play, running_broker
@@ -296,6 +299,39 @@ def test_damage_is_told_with_its_place_and_all_else_goes_on() -> None:
         assert (await client.send(batch_of("t", 0, b"y")))[0].base_offset == 3
 
     play(scenario)
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+def test_a_start_in_doubt_never_passes_damage_as_absence(damaged: int) -> None:
+    """Neither what is missing at a queue's begin nor at its end looks like nothing."""
+
+    async def scenario() -> None:
+        environment = VirtualEnvironment()
+        places = []
+        async with running_broker(environment=environment) as rig:
+            client = await rig.client()
+            for topic in ("t", "other"):
+                await client.ask(Operation.TOPIC_CREATE, TopicCreate(topic))
+            for _ in range(3):
+                places.append(rig.broker.log.appended)
+                await client.send(batch_of("t", 0, b"x" * 100))
+            await client.send(batch_of("other", 0, b"x"))
+        flip(environment, places[damaged] + 40)
+        async with running_broker(environment=environment) as rig:
+            client = await rig.client()
+            read: list[int] = []
+            while len(read) < damaged:
+                (found, *_) = batches(await client.fetch(FetchPart("t", 0, len(read))))
+                read.append(found[0])
+            assert read == list(range(damaged))
+            (result,) = (await client.fetch(FetchPart("t", 0, damaged))).header.results
+            assert result.status == Status.DAMAGED and ".seg" in result.detail
+            bounds = (await client.ask(Operation.OFFSETS, Offsets([QueueRef("t", 0)]))).header
+            assert bounds.parts[0].min_offset == 0
+            described = (await client.ask(Operation.TOPIC_DESCRIBE, TopicDescribe("t"))).header
+            assert "damaged" in described.in_doubt
+
+    asyncio.run(scenario())
 
 
 def test_a_broker_in_doubt_is_read_only_and_says_why() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -263,6 +264,31 @@ def test_closing_ends_the_poll_of_another_thread(scripted: ScriptedBroker) -> No
     poller.join(10)
     assert not poller.is_alive()
     assert isinstance(poller.ended, Closed) and "closed" in str(poller.ended)
+
+
+def test_what_an_interrupted_poll_took_comes_again(scripted: ScriptedBroker) -> None:
+    with (
+        Producer(ADDRESS, connect=scripted.connect) as producer,
+        PullConsumer(ADDRESS, connect=scripted.connect, topic="orders") as consumer,
+    ):
+        for number in range(4):
+            producer.send(Message("orders", b"%d" % number, sharding_key="one"))
+        assert [message.body for message in consumer.poll(1)] == [b"0"]
+        driver = consumer._driver
+        run = driver.run
+
+        def interrupted(flow: Any, **options: Any) -> Any:
+            run(flow, **options)
+            raise KeyboardInterrupt  # the messages are in hand, and come to nobody
+
+        driver.run = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(2)
+        driver.run = run  # type: ignore[method-assign]
+        read: list[bytes] = []
+        while len(read) < 3:
+            read += [message.body for message in consumer.poll(timeout=10)]
+        assert read == [b"1", b"2", b"3"]
 
 
 def test_ctrl_c_ends_a_wait_and_the_client_lives_on(scripted: ScriptedBroker) -> None:

@@ -17,7 +17,7 @@ from cometmq.client.fetcher import AHEAD_FROM_BYTES, FetchOptions
 from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader
 from cometmq.client.taking import FAREWELL_S, UnreadablePolicy
-from cometmq.errors import Damaged, Expired, Refused, Retryable, Truncated, Unreadable
+from cometmq.errors import Closed, Damaged, Expired, Refused, Retryable, Truncated, Unreadable
 from cometmq.message import ReceivedMessage, UnreadableMessage
 from cometmq.protocol import Operation, Status
 from cometmq.testing.client_rig import ClientRig
@@ -674,7 +674,9 @@ def test_a_commit_that_is_interrupted_is_covered_by_the_next() -> None:
     assert rig.broker.committed["billing", "orders", 0].offset == 1
 
 
-def test_the_end_of_a_consumer_waits_for_a_commit_no_longer_than_a_moment() -> None:
+def test_the_end_of_a_consumer_waits_for_a_commit_no_longer_than_a_moment(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rig = ConsumerRig(group="billing")
     rig.put(b"0")
     rig.poll()
@@ -685,6 +687,9 @@ def test_the_end_of_a_consumer_waits_for_a_commit_no_longer_than_a_moment() -> N
     assert not task.done
     rig.pass_time(FAREWELL_S)
     assert task.done
+    rig.engine.close(Closed("closed"))
+    (said,) = caplog.messages
+    assert "commit failed before the end" in said and "may come again" in said
 
 
 def test_a_commit_that_is_tried_again_takes_back_no_later_one() -> None:

@@ -466,8 +466,9 @@ def test_a_look_up_says_which_index_it_needs() -> None:
     asyncio.run(log.index.write())
     log.start_again()
     with pytest.raises(NotLoaded) as missing:
-        log.index.min_offset(1, 0)
+        log.index.next_offset_before(1, 0, 1)
     assert missing.value.base == 0
+    assert log.index.min_offset(1, 0) == 0, "before the first segment there was nothing"
 
 
 def test_a_file_from_before_a_cut_or_of_another_log_is_refused(

@@ -60,6 +60,29 @@ def test_a_member_of_a_group_reads_the_other_queues_too(damaged: BrokerProcess) 
     assert run_mq("consume", "t", "--group", "g", address=damaged.address).ok() == b"behind 0\n"
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_a_start_found_damaged_at_the_edge_of_a_queue_is_not_passed_over(
+    broker: BrokerProcess, place: int
+) -> None:
+    bodies = [b"the first", b"the last"]
+    with Producer(broker.address) as producer:
+        for topic, text in (("t", bodies[0]), ("t", bodies[1]), ("other", b"x")):
+            producer.send(Message(topic, text, sharding_key="k"))
+    body = bodies[place]
+    assert broker.stop() == 0
+    (segment,) = [path for path in broker.data.rglob("*.seg") if body in path.read_bytes()]
+    content = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.seek(content.index(body))
+        file.write(b"?")
+    broker.start()
+    done = run_mq("consume", "t", address=broker.address)
+    assert (done.code, done.out) == (1, b"the first\n" if place else b"")
+    assert ".seg" in done.err
+    shown = run_mq("topic", "describe", "t", address=broker.address)
+    assert b"IN DOUBT" in shown.out
+
+
 def test_a_consumer_closed_at_once_has_reported_the_damage(
     damaged: BrokerProcess, caplog: pytest.LogCaptureFixture
 ) -> None:

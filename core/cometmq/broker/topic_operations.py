@@ -114,4 +114,10 @@ class TopicOperations:
             )
             for queue in range(topic.queues)
         ]
-        return TopicDescription(info_of(topic), queues, self._log.log_id.hex(), self._log.epoch)
+        return TopicDescription(
+            info_of(topic),
+            queues,
+            self._log.log_id.hex(),
+            self._log.epoch,
+            in_doubt=self._log.in_doubt,
+        )

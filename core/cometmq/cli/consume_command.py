@@ -15,7 +15,7 @@ from cometmq.cli.output import Progress, broker_options
 from cometmq.cli.passing import Stopped
 from cometmq.client.admin import Admin
 from cometmq.client.consumer import PullConsumer
-from cometmq.errors import Damaged, Expired, Truncated, Unreadable
+from cometmq.errors import Damaged, Expired, LogInDoubt, Truncated, Unreadable
 
 POLL_S = 0.5
 PROBE_POLLS = 6
@@ -109,6 +109,8 @@ def consume(
         stopped = Stopped(at_once=follow)
         _print(consumer, watch, stopped, count, as_json)
         stopped.finish()
+        if count is None and (doubt := admin.describe_topic(topic).in_doubt):
+            raise LogInDoubt(f"{topic} may hold more than could be read: {doubt}")
 
 
 class Watch:

@@ -136,6 +136,8 @@ def _show(description: TopicDescription) -> None:
         [[q.queue, q.min_offset, q.max_offset, q.next_offset] for q in description.queues],
     )
     click.echo(OFFSETS)
+    if description.in_doubt:
+        click.echo(f"IN DOUBT  the log may hold more: {description.in_doubt}")
 
 
 def _horizon(oldest_ms: int | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from cometmq.client.cursor import Cursor
 from cometmq.client.engine import Engine, Timer
-from cometmq.client.flows import Flow, Task, report_failure
+from cometmq.client.flows import Flow, Task, log
 
 EVERY_S = 0.005
 """At most so often one is sent."""
@@ -33,6 +33,8 @@ class BackgroundCommits:
         self._sent_s = float("-inf")
         self._timer: Timer | None = None
         self._tasks: set[Task[None]] = set()
+        self._over = False
+        """What is left was told of."""
 
     @property
     def unfinished(self) -> bool:
@@ -64,12 +66,25 @@ class BackgroundCommits:
             return
         self._sent_s = self._engine.now_s()
         task = self._engine.spawn(self._store(asked))
-        report_failure(task, self._what)
         self._tasks.add(task)
-        task.add_waiter(lambda: self._tasks.discard(task))
+        task.add_waiter(lambda: self._ended(task))
 
     async def farewell(self, deadline_s: float) -> None:
         """Send what waits, and wait for the answers."""
         self.hurry()
         for task in list(self._tasks):
             await self._engine.until(task, deadline_s)
+        if self._tasks:
+            self._over = True
+            why = self._engine.connection.reason or "no answer in time"
+            log.warning(
+                "%s before the end (%s): what was read since the last commit that arrived may come "
+                "again",
+                self._what,
+                why,
+            )
+
+    def _ended(self, task: Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.error is not None and not self._over:
+            log.warning("%s: %s", self._what, task.error)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from cometmq.client.arguments import milliseconds
 from cometmq.client.assignment import TopicQueue
+from cometmq.client.cursor import Cursor, Place
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
@@ -14,7 +16,7 @@ from cometmq.client.offsets import Start
 from cometmq.client.reading import Reader
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
-from cometmq.errors import Refused
+from cometmq.errors import CometError, Refused
 from cometmq.interfaces import Connect
 from cometmq.message import ReceivedMessage
 
@@ -32,6 +34,9 @@ class PullConsumer(Face):
     with Unreadable, a function is called with the UnreadableMessage. `on_expired` says where a
     queue goes on whose next messages were deleted by retention, after Expired was raised once:
     "earliest", at the first one left; "latest", behind the last; "stop", nowhere until a `seek`.
+    `fetch_wait` is how long, in seconds, a request may wait at the broker for messages; with 0 it
+    does not, and an idle queue is asked again every 5 to 200 ms. `fetch_bytes` are asked for at a
+    time, up to `read_ahead_bytes` wait here; `timeout` is for all that is no poll.
     """
 
     def __init__(
@@ -85,7 +90,14 @@ class PullConsumer(Face):
         again).
         Raises Retryable when the broker can't be reached to begin with, Closed.
         """
-        return self._driver.run(self._reader.poll(max_messages, timeout), stays=True)
+        taken: dict[Cursor, Place] = {}
+        try:
+            return self._driver.run(self._reader.poll(max_messages, timeout, taken), stays=True)
+        except CometError:
+            raise
+        except BaseException:  # a ctrl-C, or what the handler of another signal raises
+            self._driver.put_right(partial(self._reader.put_back, taken))
+            raise
 
     def commit(self, wait: bool = True) -> None:
         """Store, for the group, the places behind what was polled, or sought.

@@ -164,6 +164,12 @@ class Driver:
         self._run_deferred()
         return result
 
+    def put_right(self, change: Callable[[], object]) -> None:
+        """Change the engine under its lock and do nothing else, open or not: after an interrupt."""
+        if self._pid == os.getpid():
+            with self._ctrl_c, self.lock:
+                change()
+
     def wait(self, waitable: Waitable[T], timeout_s: float | None) -> bool:
         """Drive until it is done or the time is over; returns whether it is done."""
         if waitable.done:

@@ -1,6 +1,7 @@
 """Saying that there is no broker, once that has lasted, and that there is one again.
 
-In the log only, at level INFO: a program is told by its calls, a person who waits is not.
+In the log only: a program is told by its calls, a person who waits is not, nor is a poll, which
+finds nothing as it would on an idle topic.
 """
 
 from __future__ import annotations
@@ -53,4 +54,4 @@ class Presence:
         self._timer = None
         if self._connection.pending:
             self._told = True
-            log.info(AWAY, self._connection.reason)
+            log.warning(AWAY, self._connection.reason)

@@ -130,8 +130,8 @@ class Accumulator:
         no room now. What could go at once goes a moment later (`moment_s`), with what follows until
         then. Raises Refused.
         """
-        check_level(level)
         body, size_bytes = measure(message, self.engine.connection.limits)
+        check_level(level)
         state = self.topics.get(message.topic)
         if state is None:
             return None
@@ -199,8 +199,8 @@ class Accumulator:
 
     async def send_many(self, messages: Sequence[Message], level: Level | None) -> list[Outcome]:
         """Send all and wait; the result or the error of each message stands in its place."""
-        check_level(level)
         check_messages(messages)
+        check_level(level)
         given = list(messages)
         filling = Filling(self, level or self.options.level, len(given))
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cometmq.client.arguments import check_number, check_timeout
 from cometmq.client.assignment import Assignment, TopicQueue
 from cometmq.client.background_commits import BackgroundCommits
-from cometmq.client.cursor import Cursor
+from cometmq.client.cursor import Cursor, Place
 from cometmq.client.engine import Engine
 from cometmq.client.fetcher import Fetcher, FetchOptions
 from cometmq.client.flows import Waitable
@@ -60,8 +60,10 @@ class Reader:
 
     # --- poll ---------------------------------------------------------------------------------
 
-    async def poll(self, max_messages: int, timeout_s: float) -> list[ReceivedMessage]:
-        """See `PullConsumer.poll`."""
+    async def poll(
+        self, max_messages: int, timeout_s: float, taken: dict[Cursor, Place] | None = None
+    ) -> list[ReceivedMessage]:
+        """See `PullConsumer.poll`. `taken` is told where it found what it took."""
         # Looked at closely only when it is not what it nearly always is: this is every poll.
         if type(max_messages) is not int or max_messages < 1:
             check_number("max_messages", max_messages, least=1, whole=True, error=Refused)
@@ -72,7 +74,7 @@ class Reader:
         while True:
             self._news = Waitable()
             self._raise_new()
-            messages = self._collect(max_messages)
+            messages = self._collect(max_messages, {} if taken is None else taken)
             self._fetcher.pump()
             if messages:
                 return messages
@@ -80,6 +82,11 @@ class Reader:
             if not await self.engine.until(self._news, deadline_s):
                 self._raise_old()
                 return []
+
+    def put_back(self, taken: dict[Cursor, Place]) -> None:
+        """Nobody got what a poll took: it comes again with the next one."""
+        for cursor, place in taken.items():
+            cursor.move(place.offset, place.epoch)
 
     @property
     def unfinished(self) -> bool:
@@ -96,7 +103,7 @@ class Reader:
     def _arrived(self) -> None:
         self._news.resolve(None)
 
-    def _collect(self, most: int) -> list[ReceivedMessage]:
+    def _collect(self, most: int, taken: dict[Cursor, Place]) -> list[ReceivedMessage]:
         """Messages of the queues in turn, each queue's in its order; the next call begins behind
         the queue that came last.
 
@@ -111,7 +118,7 @@ class Reader:
             while len(collected) < most:
                 if collected and inflated_bytes >= self._inflated_max:
                     break
-                before = cursor.inflated_bytes
+                before, place = cursor.inflated_bytes, cursor.place
                 try:
                     messages = self._taker.take(cursor, most - len(collected))
                 except Exception:
@@ -124,6 +131,8 @@ class Reader:
                     break
                 collected += messages
                 served = step
+                assert place is not None, "what has no place gives nothing"
+                taken.setdefault(cursor, place)
         if collected:
             self._turn = (self._turn + served + 1) % len(cursors)
         return collected

@@ -81,8 +81,10 @@ class QueueIndex(QueueSizes):
 
     def min_offset(self, incarnation: int, queue: int) -> int:
         """The first offset that the oldest segment has or would have (0 for a queue that is younger
-        than that segment), but none that was given up."""
-        return max(self._start(0, (incarnation, queue)), self._floor(incarnation, queue))
+        than that segment), but none that was given up. Before the first segment of all there was
+        nothing, also if the first batch that can be read is a later one."""
+        first = self._start(0, (incarnation, queue)) if self._bases[0] else 0
+        return max(first, self._floor(incarnation, queue))
 
     def next_offset_before(self, incarnation: int, queue: int, position: int) -> int:
         """The queue's next offset, counting only batches that end at or below `position`."""

@@ -74,6 +74,8 @@ class TopicDescription(NestedWire):
     """What its messages take in the log; None unless `usage` was asked for."""
     oldest_ms: int | None = None
     """About when the oldest message was stored, ms since 1970; None without messages."""
+    in_doubt: str = ""
+    """Why the log is read-only, and may hold more of the topic than can be read."""
 
 
 class TopicListing(NestedWire):

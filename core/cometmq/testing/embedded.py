@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -38,7 +39,7 @@ class EmbeddedBroker:
     def __init__(
         self,
         *,
-        data: str | None = None,
+        data: str | os.PathLike[str] | None = None,
         listen: str | None = None,
         plugins: Sequence[str] = (),
         settings: Mapping[str, object] | None = None,
@@ -54,7 +55,7 @@ class EmbeddedBroker:
         self._listen = listen or f"inproc://embedded-{next(_numbers)}"
         names = [*([] if data else ["memory"]), *plugins, *(extra_plugins or {})]
         overrides: dict[str, object] = {
-            "broker.data": data or "unused",
+            "broker.data": os.fspath(data) if data else "unused",
             "broker.listen": [self._listen],
             **(settings or {}),
         }
