@@ -206,6 +206,7 @@ class PullConsumer(AioFace):
         )
         assign_first(self._reader, topic, queues)
         self._driver = AioDriver(engine)
+        atexit.register(self._at_exit)
 
     def assign(
         self, queues: Sequence[int | TopicQueue] | None = None, topic: str | None = None
@@ -253,11 +254,20 @@ class PullConsumer(AioFace):
 
     async def close(self) -> None:
         """See `cometmq.PullConsumer.close`."""
+        atexit.unregister(self._at_exit)
         try:
             if self._reader.unfinished and self._driver.engine.closed is None:
                 await self._driver.run(self._reader.farewell())
         finally:
             self._driver.close()
+
+    def _at_exit(self) -> None:
+        """Without its event loop nothing can be sent any more, but it can be said."""
+        if self._reader.unfinished and self._driver.is_here():
+            log.warning(
+                "at exit: commits in the background did not arrive; await the consumer's close(), "
+                "or use it with `async with`"
+            )
 
 
 class Admin(AioFace):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import subprocess
+import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -233,3 +235,25 @@ def test_callbacks_run_in_the_loop() -> None:
             assert await seen is receipt
 
     run(work())
+
+
+UNCLOSED = """
+import asyncio
+from cometmq.aio import PullConsumer
+from cometmq.testing.scripted_broker import ScriptedBroker
+
+async def work():
+    broker = ScriptedBroker()
+    consumer = PullConsumer("scripted://b", connect=broker.connect, topic="orders", group="g")
+    for offset in (1, 2):
+        await consumer.seek(offset, 0)
+        await consumer.commit(wait=False)
+
+asyncio.run(work())
+"""
+
+
+def test_a_consumer_that_nobody_closes_says_that_its_commits_did_not_arrive() -> None:
+    done = subprocess.run([sys.executable, "-c", UNCLOSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("at exit: commits in the background did not arrive") == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from cometmq import Admin
 from cometmq.testing.process import MQ, BrokerProcess, Done, run_mq
 
 ROOT = Path(__file__).parents[2]
@@ -194,6 +195,21 @@ def test_a_following_consume_says_that_it_waits_and_goes_on(broker: BrokerProces
     process.send_signal(signal.SIGINT)
     done = ended(process)
     assert (done.code, "Traceback" in done.err) == (130, False), done.err
+
+
+def test_a_consume_that_is_asked_to_end_leaves_its_group(broker: BrokerProcess) -> None:
+    run_mq("topic", "create", "news", "--queues", "1", address=broker.address).ok()
+    run_mq("produce", "news", address=broker.address, text=b"one\n").ok()
+    process = start_mq("consume", "news", "--group", "g", "--follow", address=broker.address)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"one\n"
+    process.send_signal(signal.SIGTERM)
+    done = ended(process)
+    assert (done.code, "Traceback" in done.err) == (130, False), done.err
+    with Admin(broker.address) as admin:
+        described = admin.describe_group("g")
+    assert described.members == []
+    assert [queue.committed for queue in described.queues] == [1]
 
 
 def test_a_produce_stops_where_the_broker_left_it(broker: BrokerProcess) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from datetime import datetime
 
@@ -120,6 +121,8 @@ def consume_as_member(
     Raises Refused, Retryable, and without `follow` Damaged and Unreadable.
     """
     stopped = Stopped(at_once=follow)
+    # Who is asked to end leaves the group as at a ctrl-C, so that nobody waits for its queues.
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
 
     def warn(error: CometError) -> None:
         if isinstance(error, Damaged | Unreadable):

@@ -47,6 +47,10 @@ class AioDriver:
         """Whether its event loop has ended, or is that of a forked parent: nothing can be sent."""
         return self._pid != os.getpid() or (self._loop is not None and self._loop.is_closed())
 
+    def is_here(self) -> bool:
+        """Whether it is this process's, not that of a forked parent."""
+        return self._pid == os.getpid()
+
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; flows end by their own deadlines. Cancelling stops the flow."""
         try:
