@@ -219,14 +219,10 @@ class Broker:
         sessions = service.sessions
         lag = self._lag = LoopLag(self.environment.clock, sessions.stalled)
         lag.start()
+        sessions.observe = lag.observe
         service.groups.start(self.log.epoch, lag.observe)
-
-        def sweep() -> None:
-            lag.observe()
-            sessions.sweep()
-
         sweep_s = self.config.broker.session_timeout_ms / 4000
-        self._jobs.add(Job("session-sweep", sweep, interval_s=sweep_s))
+        self._jobs.add(Job("session-sweep", sessions.sweep, interval_s=sweep_s))
         for plugin, contributed in self.composition.collect("jobs"):
             self._add_jobs(plugin, contributed)
         self._jobs.start()

@@ -57,16 +57,17 @@ class LoopPulse:
         return 0.0
 
     def culprit(self, called: tuple[str, str] | None) -> str:
-        """Who holds the loop, in one sentence: the (plugin, hook) that is being called, else a
-        line of code."""
+        """Who holds the loop, in one sentence: the (plugin, hook) that is being called, and the
+        line of code, since a hook may have called what another plugin brings."""
+        frame = sys._current_frames().get(self._loop_thread_id)
+        where = "an unknown place" if frame is None else _place(frame)
         if called is not None:
             plugin, hook = called
             return (
-                f"hook {hook} of plugin {plugin} has not returned for {self._blocked_s:.1f} s; "
-                "hooks may not block: move the work to environment.threads, or disable the plugin"
+                f"hook {hook} of plugin {plugin} has not returned for {self._blocked_s:.1f} s, it "
+                f"is in {where}; hooks may not block: move the work to environment.threads, or "
+                "disable the plugin"
             )
-        frame = sys._current_frames().get(self._loop_thread_id)
-        where = "an unknown place" if frame is None else _place(frame)
         return f"{where} has held it for {self._blocked_s:.1f} s"
 
     def _answer(self) -> None:

@@ -107,6 +107,9 @@ class Sessions:
         self.total = Total()
         self._given = 0
         self._stalled_s = 0.0
+        self.observe: Callable[[], None] = lambda: None
+        """Called before anybody is judged by time, to give the stall back that just ended: what
+        peers did meanwhile is heard before any timer."""
 
     def __len__(self) -> int:
         return len(self._by_peer)
@@ -134,6 +137,7 @@ class Sessions:
         self._strangers.pop(peer, None)
         session = self._by_peer.get(peer)
         if session is not None:
+            self.observe()
             until_s = self.now_s() + RECONNECT_MS / 1000
             # Not of the session itself: in a cycle with it what its peer holds would be kept.
             seen_s = session.seen_s
@@ -197,6 +201,7 @@ class Sessions:
     def sweep(self) -> int:
         """End sessions that were silent for too long and drop their peers; how many. Drop the
         strangers too that took too long: they take up connections."""
+        self.observe()
         oldest_s = self.now_s() - self._timeout_s
         silent = [session for session in self._by_peer.values() if session.seen_s < oldest_s]
         for session in silent:
