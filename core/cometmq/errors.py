@@ -19,6 +19,11 @@ class CometError(Exception):
     """The root of all errors of CometMQ."""
 
 
+FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What a plugin's code fails by. It runs in the middle of what others asked for, so that it can't
+end the process: asyncio would let these two go through everything, and stop the loop."""
+
+
 # --- what a client can meet -------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from cometmq.broker.sessions import Session, Sessions, Stranger
 from cometmq.broker.tasks import Tasks
 from cometmq.environment import Buffer, Clock
 from cometmq.errors import (
+    FAILURES,
     CometError,
     LogError,
     PluginError,
@@ -40,7 +41,7 @@ from cometmq.protocol import Failure, Hello, HelloReply, Operation, Status
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[Request, Any, Body], None]
-Blame = Callable[[Exception], PluginFailure]
+Blame = Callable[[BaseException], PluginFailure]
 GARBAGE_MAX = 16
 """A connection that has sent so many things that are no messages is closed: to answer each of
 thousands would take the time of everybody else."""
@@ -126,7 +127,7 @@ class Dispatcher:
                     _answer(request, result)
             except (CometError, NotLoaded):
                 raise  # what the sender is to hear, or what it takes to try again
-            except Exception as error:
+            except FAILURES as error:
                 raise blame(error) from error
 
         try:
@@ -262,7 +263,7 @@ class Dispatcher:
             _answer(request, await result)
         except CometError as error:
             self._refuse(request, error)
-        except Exception as error:
+        except FAILURES as error:
             self._refuse(request, blame(error))
         self._write()
 

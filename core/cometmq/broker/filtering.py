@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cometmq.batch import Batch, BatchError, cut, parse, verify_producer
 from cometmq.broker.names import shown
 from cometmq.broker.refusals import Rejected
-from cometmq.errors import CometError, PluginFailure
+from cometmq.errors import FAILURES, CometError, PluginFailure
 from cometmq.group_interfaces import Filter, Selector
 from cometmq.protocol import Status
 
@@ -19,7 +19,7 @@ PARSED_MAX = 1000
 """Parsed expressions remembered."""
 
 
-Blame = Callable[[str, Exception], PluginFailure]
+Blame = Callable[[str, BaseException], PluginFailure]
 """Of a plugin, by its name, for what one of its filters did."""
 
 
@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
             if batch.codec or len(keep) >= CUT_BELOW * batch.count:
                 return view
             return memoryview(cut(batch, keep, log_id_seed=log_id_seed))
-        except Exception as error:
+        except FAILURES as error:
             raise self.blame(self.plugin, error) from error
 
 
@@ -89,7 +89,7 @@ class Filters:
                 raise TypeError(f"its filter gave {selector!r:.80}, which selects nothing")
         except CometError:
             raise  # what the sender is to hear
-        except Exception as error:
+        except FAILURES as error:
             raise self._blame(plugin, error) from error
         return selector
 

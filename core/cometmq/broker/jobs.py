@@ -21,7 +21,7 @@ from apscheduler.triggers.base import BaseTrigger
 
 from cometmq.broker.cron import Cron
 from cometmq.environment import Clock, Environment, Random, Timer
-from cometmq.errors import ConfigError
+from cometmq.errors import FAILURES, ConfigError
 from cometmq.interfaces import Job
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Jobs:
                 result = job.run()
                 if inspect.isawaitable(result):
                     await result
-            except Exception:
+            except FAILURES:
                 self.errors[job.name] += 1
                 logger.exception("job %s failed; it runs again at its next time", job.name)
             finally:

@@ -9,7 +9,7 @@ from cometmq.broker.members import Group, Member, QueueName
 from cometmq.broker.names import shown
 from cometmq.broker.tenures import Tenures
 from cometmq.broker.topics import Topics
-from cometmq.errors import PluginFailure
+from cometmq.errors import FAILURES, PluginFailure
 from cometmq.group_interfaces import Strategy, StrategyMember, StrategyQueue
 from cometmq.plugins import by_key
 
@@ -26,7 +26,7 @@ class Planner:
         topics: Topics,
         tenures: Tenures,
         strategies: Iterable[tuple[str, Strategy]],
-        blame: Callable[[str, Exception], PluginFailure],
+        blame: Callable[[str, BaseException], PluginFailure],
     ) -> None:
         """`strategies` by the plugin that brings each; `blame` names and counts such a plugin for
         what its strategy did. Raises PluginError for two of one name."""
@@ -112,7 +112,7 @@ class Planner:
             if not (set(answer) <= set(queues) and set(answer.values()) <= names):
                 raise ValueError("it gave a queue or a member that it was not asked about")
             return {(each.topic, each.queue): name for each, name in answer.items()}
-        except Exception as error:
+        except FAILURES as error:
             failure = self._blame(self._plugins[group.strategy], error)
             text = (
                 f"the queues of group {shown(group.name)} stay where they are, since its strategy "

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from cometmq.advice import advice
 from cometmq.environment import Environment, Timer
-from cometmq.errors import DiskRefused, LogError, LogStopped, NoSpace
+from cometmq.errors import FAILURES, DiskRefused, LogError, LogStopped, NoSpace
 from cometmq.interfaces import FlushPolicy, Level, StateView, Storage
 from cometmq.log.cutting import reload_state
 from cometmq.log.opening import START_STEP_BYTES
@@ -46,7 +46,7 @@ class LogDrains(LogPlaces):
         self._syncer = LogSyncer(storage, self._positions, environment, self._on_synced, self._stop)
         self._on_stopped: Callable[[str], None] | None = None
         self._on_truncated: Callable[[int], None] | None = None
-        self._blame_policy: Callable[[Exception], Exception] = lambda error: error
+        self._blame_policy: Callable[[BaseException], BaseException] = lambda error: error
         self._policy_failure = ""
         self._timers: dict[str, Timer] = {}
         self._index_task: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class LogDrains(LogPlaces):
         """`callback(reason)` hears when the log stopped for good."""
         self._on_stopped = callback
 
-    def on_policy_failure(self, blame: Callable[[Exception], Exception]) -> None:
+    def on_policy_failure(self, blame: Callable[[BaseException], BaseException]) -> None:
         """`blame(error)` names the plugin whose flush policy raised."""
         self._blame_policy = blame
 
@@ -129,7 +129,7 @@ class LogDrains(LogPlaces):
         alone = awaited and drained == 1 and positions.waiting() == 1
         try:
             self._policy.appended(awaited, alone)
-        except Exception as error:
+        except FAILURES as error:
             self._do_without_policy(error)
         if "age" not in self._timers and self._writer.first_message_s is not None:
             due = self._writer.first_message_s + self._settings.segment_age_s
@@ -138,10 +138,10 @@ class LogDrains(LogPlaces):
     def _demand(self) -> None:
         try:
             self._policy.demand()
-        except Exception as error:
+        except FAILURES as error:
             self._do_without_policy(error)
 
-    def _do_without_policy(self, error: Exception) -> None:
+    def _do_without_policy(self, error: BaseException) -> None:
         """The flush policy failed, and nobody else would ever sync: do it here and now."""
         if self.stopped:
             return  # it found out by a sync that failed

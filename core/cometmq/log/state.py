@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from cometmq.batch import Batch, Kind
-from cometmq.errors import PluginFailure
+from cometmq.errors import FAILURES, PluginFailure
 from cometmq.interfaces import StateView
 from cometmq.log.clock_ahead import ClockAheadView
 from cometmq.log.epochs import Epochs
@@ -58,7 +58,7 @@ class State:
         for view in views:
             try:
                 view.apply(batch)
-            except Exception as error:
+            except FAILURES as error:
                 raise blamed(view, error) from error
         if not views and not self.kinds.knows(kind):
             self.unknown_kinds.add(kind)
@@ -132,7 +132,7 @@ class State:
         self.message_views = tuple(view for view in messages if view is not self.next_offsets)
 
 
-def blamed(view: StateView, error: Exception) -> PluginFailure:
+def blamed(view: StateView, error: BaseException) -> PluginFailure:
     """What a view raised that may not, with its name."""
     kind = type(view)
     return PluginFailure(

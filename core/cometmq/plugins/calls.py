@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from cometmq.errors import CometError, PluginFailure
+from cometmq.errors import FAILURES, CometError, PluginFailure
 from cometmq.plugins.discovery import Candidate
 from cometmq.plugins.returns import described, fits, promised, settled
 
@@ -24,7 +24,7 @@ def call({all}):
     counter.calls += 1
     try:
         return method({wanted})
-    except Exception as error:
+    except failures as error:
         raise blame(error) from error
     finally:
         state.running = outer
@@ -76,6 +76,7 @@ class HookCall:
             "counter": self,
             "method": implementation.function,
             "blame": self.blame,
+            "failures": FAILURES,
         }
         exec(compile(source, f"<hook {self.candidate.name}.{self.hook}>", "exec"), scope)
         function: Callable[..., Any] = scope["call"]
@@ -84,7 +85,7 @@ class HookCall:
         function.__dict__["wrong_answer"] = self.wrong_answer
         return function
 
-    def blame(self, error: Exception) -> PluginFailure:
+    def blame(self, error: BaseException) -> PluginFailure:
         """Count the error and name who is to blame for it."""
         return self._failure(
             f"{self.candidate} failed in hook `{self.hook}`: {type(error).__name__}: {error};"
@@ -113,7 +114,7 @@ class HookCall:
         answer = self.cold(arguments)
         try:
             answer = settled(self.hook, answer)
-        except Exception as error:
+        except FAILURES as error:
             raise self.blame(error) from error
         if not fits(answer, promised(self.hook)):
             raise self.wrong_answer(answer, described(promised(self.hook)))
@@ -135,7 +136,7 @@ class HookCall:
         self.state.awaited = f"hook {self.hook} of plugin {self.candidate.name}"
         try:
             return await _Steps(result, self)
-        except Exception as error:
+        except FAILURES as error:
             self._reraise(self.blame(error), error)
         finally:
             self.state.awaited = None

@@ -138,7 +138,7 @@ class Composition:
         finally:
             self._state.awaited = None
 
-    def blame(self, hook: str, plugin: str, error: Exception) -> PluginFailure:
+    def blame(self, hook: str, plugin: str, error: BaseException) -> PluginFailure:
         """What was brought by this hook of this plugin failed: it is counted there, and named."""
         (call,) = (each for each in self._calls[hook] if each.candidate.name == plugin)
         return call.blame(error)

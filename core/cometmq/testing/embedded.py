@@ -69,6 +69,8 @@ class EmbeddedBroker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._broker: Broker | None = None
+        self._ended_by: BaseException | None = None
+        """What ended the loop though nobody stopped the broker."""
 
     @property
     def address(self) -> str:
@@ -88,6 +90,7 @@ class EmbeddedBroker:
         if self._thread is not None:
             raise RuntimeError("the embedded broker is running already; stop() it first")
         ready: Future[None] = Future()
+        self._ended_by = None
         self._thread = threading.Thread(
             target=self._run, args=(ready,), name="embedded-broker", daemon=True
         )
@@ -101,13 +104,15 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """A clean stop; no effect if it is not running."""
+        """A clean stop; no effect if it is not running. Raises RuntimeError if something had ended
+        its loop."""
         if self._thread is None or self._loop is None or self._broker is None:
             return
         try:
             self.await_(self._broker.stop)
         finally:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._ended_by is None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._thread = self._broker = self._loop = None
             self._environment.threads.close()
@@ -133,6 +138,12 @@ class EmbeddedBroker:
         """Run an async function on the broker's loop and return its result."""
         if self._loop is None:
             raise RuntimeError("the embedded broker is not running; call start() first")
+        error = self._ended_by
+        if error is not None:
+            raise RuntimeError(
+                f"the loop of the embedded broker was ended by {type(error).__name__}: {error}; "
+                "mend what raised it, stop() and start() again"
+            ) from error
 
         async def run() -> T:
             return await function()
@@ -154,7 +165,12 @@ class EmbeddedBroker:
                 ready.set_exception(error)
                 return
             ready.set_result(None)
-            self._loop.run_forever()
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # asyncio lets SystemExit and KeyboardInterrupt through
+                self._ended_by = error
+                assert self._broker is not None, "it has started"
+                runner.run(self._broker.stop())
 
     async def _start(self) -> None:
         composition = compose(self._config, extra_plugins=self._extra)
