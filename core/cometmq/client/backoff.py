@@ -6,6 +6,9 @@ from cometmq.environment import Random
 
 BASE_S = 0.05
 CAP_S = 5.0
+PACE_S = 1.0
+PACE_MAX = 10
+PACE_PAUSE_S = 0.1
 
 
 def pause_s(tries: int, random: Random) -> float:
@@ -31,3 +34,20 @@ class Backoff:
     def reset(self) -> None:
         """Something worked: start from the beginning."""
         self.tries = 0
+
+
+class Pace:
+    """For what is done again at once, as often as it takes: but not for ever."""
+
+    __slots__ = ("_count", "_from_s")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._from_s = 0.0
+
+    def pause_s(self, now_s: float) -> float:
+        """Seconds to wait before it is done once more: 0 for the first ten of a second."""
+        if now_s - self._from_s >= PACE_S:
+            self._from_s, self._count = now_s, 0
+        self._count += 1
+        return 0.0 if self._count <= PACE_MAX else PACE_PAUSE_S

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Sequence
 
+from cometmq.client.backoff import Pace
 from cometmq.client.commits import PARTS_MAX
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.dispatch import Dispatch, Key
@@ -62,6 +63,9 @@ class Claiming:
         """A claim for them had no answer: the broker may believe that they are ours."""
         self._stuck: dict[Key, Lane] = {}
         """Their handler hangs: they are left to others until it returns."""
+        self._refused: dict[Key, str] = {}
+        """Why they could not be claimed, as it was told last."""
+        self._fences = Pace()
         self._going: list[Lane] = []
         self._look: Timer | None = None
         dispatch.on_fenced = self.fenced
@@ -84,14 +88,15 @@ class Claiming:
         if not lane.draining:
             lane.drain()
             self._dispatch.silence(lane)
-            self._dispatch.wake()
+            self._dispatch.wake_soon()
         self._progress(lane)
 
     def fenced(self, lane: Lane) -> None:
         """The broker does not know the token of this queue: ask whether it is still ours."""
         if not (lane.lost or lane.halted):
             lane.halted = True
-            self._soon()
+            # Or two lies of a broker, that it is ours and that it is not, would go round and round.
+            self._soon(self._fences.pause_s(self._engine.now_s()))
 
     def doubt(self) -> None:
         """Our session was over by our own clock: all our queues may be somebody else's now."""
@@ -136,10 +141,10 @@ class Claiming:
         if lane.draining and lane.drained:
             self.force(lane)
 
-    def _soon(self) -> None:
+    def _soon(self, pause_s: float = 0.0) -> None:
         """Look at what is to be claimed, once for all changes of a step."""
         if self._look is None:
-            self._look = self._engine.at(self._engine.now_s(), self._claim_missing)
+            self._look = self._engine.at(self._engine.now_s() + pause_s, self._claim_missing)
 
     def _claim_missing(self) -> None:
         self._look = None
@@ -193,10 +198,11 @@ class Claiming:
         self._doubtful.discard(key)
         lane = self._dispatch.lanes.get(key)
         if part.status == Status.OK and part.token is not None:
+            self._refused.pop(key, None)
             if lane is not None and part.kept:
                 _renew(lane, part.token)
-                lane.topic.fetcher.hurry()
-                self._dispatch.wake()
+                lane.topic.fetcher.hurry_soon()
+                self._dispatch.wake_soon()
                 return 0.0
             if lane is not None:
                 self._dispatch.remove(lane)
@@ -206,15 +212,19 @@ class Claiming:
             self._dispatch.remove(lane)
             self.on_change()
         error = failure(part.status, part.detail, part.retry_after_ms)
+        known = isinstance(error, Retryable) or self._refused.get(key) == str(error)
+        self._refused[key] = str(error)
         log.log(
-            logging.DEBUG if isinstance(error, Retryable) else logging.WARNING,
+            logging.DEBUG if known else logging.WARNING,
             "group %s: queue %d of %s can't be claimed yet: %s",
             self._options.group,
             key[1],
             key[0],
             error,
         )
-        return min(RETRY_MAX_S, max(RETRY_MIN_S, part.retry_after_ms / 1000))
+        if lane is None and not isinstance(error, Retryable):
+            return RETRY_MAX_S
+        return _pause_s(part.retry_after_ms)
 
     def _begin(self, key: Key, part: ClaimResultPart, token: Token) -> None:
         """A queue is ours from now on."""
@@ -244,27 +254,41 @@ class Claiming:
     async def _release_flow(self, lanes: list[Lane]) -> None:
         parts = [_release_part(lane) for lane in lanes]
         left = list(zip(lanes, parts, strict=True))
+        told = False
         while left:
             header = Release(self._options.group, self._member, [part for _, part in left])
             try:
                 deadline_s = self._engine.now_s() + TRY_S
                 reply = await self._engine.ask(Operation.RELEASE, header, CommitReply, deadline_s)
+                if len(reply.parts) != len(left):
+                    raise Retryable(f"{len(reply.parts)} answers for {len(left)} releases", 1000)
             except Closed:
                 return
-            except Retryable:
-                continue  # held until the broker knows better: somebody waits for it
+            except Retryable as error:
+                # Held until the broker knows better: somebody waits for it.
+                told = self._tell_unreleased(error, told)
+                await self._engine.sleep(max(RETRY_MIN_S, error.after_ms / 1000))
+                continue
             except CometError as error:
-                log.warning("group %s: queues can't be released: %s", self._options.group, error)
+                told = self._tell_unreleased(error, told)
                 reply = CommitReply([PartStatus(Status.OK)] * len(left))
             again = []
-            for (lane, part), answer in zip(left, reply.parts, strict=False):
+            pause_s = 0.0
+            for (lane, part), answer in zip(left, reply.parts, strict=True):
                 if answer.retry_after_ms or answer.status == Status.RETRY:
                     again.append((lane, part))
+                    pause_s = max(pause_s, _pause_s(answer.retry_after_ms))
                 else:
                     self._released(lane, answer)
             left = again
             if left:
-                await self._engine.sleep(RETRY_MIN_S)
+                await self._engine.sleep(pause_s)
+
+    def _tell_unreleased(self, error: CometError, told: bool) -> bool:
+        """Once for each release."""
+        if not told:
+            log.warning("group %s: queues can't be released yet: %s", self._options.group, error)
+        return True
 
     def _released(self, lane: Lane, answer: PartStatus) -> None:
         # Fenced: it was released before, or somebody else has it; both are what was wanted.
@@ -277,6 +301,11 @@ class Claiming:
 
     def _spawn(self, flow: Flow[None]) -> None:
         report_failure(self._engine.spawn(flow), f"group {self._options.group}")
+
+
+def _pause_s(retry_after_ms: int) -> float:
+    """When to ask again for a queue, if the broker said when."""
+    return min(RETRY_MAX_S, max(RETRY_MIN_S, retry_after_ms / 1000))
 
 
 def _renew(lane: Lane, token: Token) -> None:

@@ -10,9 +10,11 @@ from cometmq.client.dispatch import Dispatch
 from cometmq.client.engine import Engine
 from cometmq.client.flows import log
 from cometmq.client.group_options import GroupOptions, Lease
+from cometmq.client.listeners import Topic
 from cometmq.client.membership import Membership
 from cometmq.client.taking import Taker
-from cometmq.errors import CometError
+from cometmq.client.told import sentence
+from cometmq.errors import CometError, Refused
 from cometmq.protocol import RECONNECT_MS, GroupAdvice, Subscription
 
 AWAY_SHARE = 0.75
@@ -45,6 +47,8 @@ class Clustering:
         engine.connection.on_ready = self._claiming.rebind
         engine.connection.on_lost = self._disconnected
         self._lease = lease
+        self._unknown: dict[str, str] = {}
+        """Filters that were told of, by topic."""
 
     def start(self) -> None:
         """Join the group."""
@@ -92,8 +96,22 @@ class Clustering:
         for subscription in advice.subscriptions:
             topic = topics.get(subscription.topic)
             if topic is not None:
-                self._dispatch.use(topic, subscription.filter)
+                self._use(topic, subscription.filter)
         self._claiming.advise(
             [(queue.topic, queue.queue) for queue in advice.queues if queue.topic in topics]
         )
         self._dispatch.wake()
+
+    def _use(self, topic: Topic, expression: str) -> None:
+        """Read what the group's newest member wants, if we know its language."""
+        try:
+            self._dispatch.use(topic, expression)
+        except Refused as error:
+            if expression != self._unknown.get(topic.name):
+                log.warning(
+                    "the group reads %s by a filter that this consumer does not know, and it goes "
+                    "on with the one before: %s",
+                    topic.name,
+                    sentence(str(error)),
+                )
+            self._unknown[topic.name] = expression

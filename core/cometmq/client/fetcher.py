@@ -36,6 +36,8 @@ AHEAD_FROM_BYTES = 64 * 1024
 broker reads while we decode. Less is decoded sooner than a request is sent."""
 ANSWER_BYTES_MAX = 2 * BATCH_BYTES_MAX
 """Twice what any broker gives at once."""
+PARTS_MAX = 1000
+"""So many queues go into one request."""
 IDLE_FIRST_S = 0.005
 IDLE_MAX_S = 0.2
 
@@ -71,6 +73,7 @@ class Fetcher:
         self._backoff = Backoff(engine.environment.random)
         self._idle_s = IDLE_FIRST_S
         self._paused = False
+        self._hurrying = False
         keep_pages()
 
     def pump(self) -> None:
@@ -84,8 +87,8 @@ class Fetcher:
             # All of it may wait for one slow or failing handler: the other queues go on.
             hungry = [cursor for cursor in hungry if cursor.empty]
             fetch_bytes = min(fetch_bytes, CROWDED_BYTES)
-        if hungry:
-            self._fetch(hungry, fetch_bytes)
+        for at in range(0, len(hungry), PARTS_MAX):
+            self._fetch(hungry[at : at + PARTS_MAX], fetch_bytes)
 
     @property
     def filter(self) -> str:
@@ -100,6 +103,16 @@ class Fetcher:
         """A place changed: ask now, not after the pause."""
         self._paused = False
         self.pump()
+
+    def hurry_soon(self) -> None:
+        """The same, once for all places that change in a step: so they are one fetch."""
+        if not self._hurrying:
+            self._hurrying = True
+            self._engine.at(self._engine.now_s(), self._hurry_now)
+
+    def _hurry_now(self) -> None:
+        self._hurrying = False
+        self.hurry()
 
     def _fetch(self, cursors: list[Cursor], fetch_bytes: int) -> None:
         options = self._options

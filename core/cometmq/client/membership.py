@@ -6,12 +6,13 @@ import logging
 import socket
 from collections.abc import Callable
 
-from cometmq.client.backoff import Backoff
+from cometmq.client.backoff import Backoff, Pace
 from cometmq.client.calls import Call
 from cometmq.client.connection import State
 from cometmq.client.engine import Engine, Timer
 from cometmq.client.flows import Task, log
 from cometmq.client.group_options import GroupOptions, Lease
+from cometmq.client.told import sentence
 from cometmq.errors import Closed, CometError, Retryable
 from cometmq.protocol import (
     Empty,
@@ -25,6 +26,9 @@ from cometmq.protocol import (
 
 ANSWER_TIMEOUT_S = 2.0
 """How much longer than it may be parked a heartbeat may take."""
+WARNINGS_MAX = 10
+"""Of one advice are told."""
+WARNED_MAX = 1000
 
 
 class Renewed(Retryable):
@@ -90,6 +94,7 @@ class Membership:
 
     async def _live(self) -> None:
         backoff = Backoff(self._engine.environment.random)
+        pace = Pace()
         told = False
         while not self._leaving:
             try:
@@ -118,6 +123,10 @@ class Membership:
                 backoff.reset()
                 told = False
                 self._take(advice)
+                # Not every broker parks it, and one may change its mind all the time.
+                pause_s = pace.pause_s(self._engine.now_s())
+                if pause_s:
+                    await self._engine.sleep(pause_s)
 
     async def _beat(self) -> GroupAdvice:
         options = self._options
@@ -161,7 +170,9 @@ class Membership:
         if self._leaving:
             return
         self._known = advice.generation
-        for warning in advice.warnings:
+        if len(self._warned) >= WARNED_MAX:
+            self._warned.clear()
+        for warning in map(sentence, advice.warnings[:WARNINGS_MAX]):
             if warning not in self._warned:
                 self._warned.add(warning)
                 log.warning("group %s: %s", self._options.group, warning)
