@@ -25,7 +25,7 @@ class BackgroundCommits:
     def __init__(
         self, engine: Engine, store: Callable[[Sequence[Cursor]], Flow[None]], what: str
     ) -> None:
-        """`what` begins the warning when one fails."""
+        """`what` begins the warning when one fails, the first of several in a row."""
         self._engine = engine
         self._store = store
         self._what = what
@@ -33,8 +33,8 @@ class BackgroundCommits:
         self._sent_s = float("-inf")
         self._timer: Timer | None = None
         self._tasks: set[Task[None]] = set()
-        self._over = False
-        """What is left was told of."""
+        self._told = False
+        """The last one failed, or what is left at the end was told of."""
 
     @property
     def unfinished(self) -> bool:
@@ -75,7 +75,7 @@ class BackgroundCommits:
         for task in list(self._tasks):
             await self._engine.until(task, deadline_s)
         if self._tasks:
-            self._over = True
+            self._told = True
             why = self._engine.connection.reason or "no answer in time"
             log.warning(
                 "%s before the end (%s): what was read since the last commit that arrived may come "
@@ -86,5 +86,8 @@ class BackgroundCommits:
 
     def _ended(self, task: Task[None]) -> None:
         self._tasks.discard(task)
-        if task.error is not None and not self._over:
+        if task.error is None:
+            self._told = False
+        elif not self._told:
+            self._told = True
             log.warning("%s: %s", self._what, task.error)
