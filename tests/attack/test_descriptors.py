@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cometmq import Message, Producer, PullConsumer
+from cometmq.errors import Retryable
 from cometmq.protocol import FetchPart, Status
+from cometmq.testing.embedded import EmbeddedBroker
 from cometmq.testing.environment import VirtualEnvironment
 from cometmq.testing.files import FaultyFiles
 from cometmq.testing.process import BrokerProcess, run_mq
@@ -19,6 +23,45 @@ from cometmq_plugins.segments import SegmentStorage
 from cometmq_plugins.segments.files import Entry, SegmentTable
 
 SEGMENTS = 50
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As in a process with very many connections of its own: whatever opens one now gets a number
+    above 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    opened: list[int] = []
+    try:
+        while not opened or opened[-1] < 1100:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "inproc://nobody", "tcp://0.0.0.0.0:1"])
+def test_a_client_beside_very_many_descriptors_waits_for_its_broker(
+    address: str, many_descriptors: None
+) -> None:
+    with Producer(address, send_timeout=1.0) as producer, pytest.raises(Retryable):
+        producer.send(Message("t", b"x"))
+
+
+def test_a_client_beside_very_many_descriptors_works(
+    tmp_path: Path, many_descriptors: None
+) -> None:
+    with EmbeddedBroker(data=str(tmp_path), listen="tcp://127.0.0.1:0") as broker:
+        with Producer(broker.address) as producer:
+            producer.send(Message("t", b"x"))
+            broker.restart()
+            producer.send(Message("t", b"y"))
+        with PullConsumer(broker.address, topic="t") as consumer:
+            found: set[bytes] = set()
+            while len(found) < 2:
+                found |= {message.body for message in consumer.poll(timeout=20)}
 
 
 @pytest.mark.parametrize(("descriptors", "most"), [(16, 2), (80, 10), (512, 64), (1 << 20, 64)])

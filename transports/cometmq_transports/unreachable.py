@@ -39,7 +39,10 @@ class UnreachableChannel:
     def wait(self, timeout_s: float, wake_fd: int = -1) -> None:
         """Return at once while the refusal was not seen, else wait for `wake_fd`."""
         if not self._events:
-            select.select([wake_fd] if wake_fd >= 0 else [], [], [], max(0.0, timeout_s))
+            poll = select.poll()  # `select` fails above 1024 open descriptors
+            if wake_fd >= 0:
+                poll.register(wake_fd, select.POLLIN)
+            poll.poll(max(0.0, timeout_s) * 1000)
 
     def close(self) -> None:
         """Release the descriptor."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import select
 import threading
 import weakref
 from collections.abc import Callable
@@ -270,7 +269,7 @@ class Driver:
             if timeout_s <= 0:
                 pass
             elif channel is None:
-                select.select([self._read_fd], [], [], timeout_s)
+                await_readable([self._read_fd], timeout_s)
             else:
                 channel.wait(timeout_s, self._read_fd)
         finally:

@@ -82,8 +82,11 @@ class ScriptedChannel:
         return self._event_fd
 
     def wait(self, timeout_s: float, wake_fd: int = -1) -> None:
-        watched = [self._event_fd] + ([wake_fd] if wake_fd >= 0 else [])
-        select.select(watched, [], [], timeout_s)
+        poll = select.poll()
+        for descriptor in (self._event_fd, wake_fd):
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLIN)
+        poll.poll(timeout_s * 1000)
 
     def close(self) -> None:
         if not self.closed:
