@@ -9,11 +9,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
 
+from cometmq import Admin, Message, Producer
 from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Level, Syncer
 from cometmq.protocol import (
@@ -96,6 +98,26 @@ def test_a_flush_policy_that_raises_is_named_and_all_is_synced_without_it(
     assert "synced without its flush policy: plugin `flusher`" in caplog.text
     assert "ValueError: on purpose" in caplog.text and "--plugins -flusher" in caplog.text
     assert caplog.text.count("synced without") == 1, "it is told once, and counted"
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_flush_policy_that_fails_at_its_end_leaves_a_log_that_is_closed(
+    error: type[BaseException], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ends(BadPolicy):
+        async def stop(self) -> None:
+            raise error("on purpose")
+
+    for _ in range(2):  # the folder is free again
+        plugins = {"flusher": Flusher(Ends(""))}
+        with EmbeddedBroker(data=str(tmp_path), extra_plugins=plugins) as broker:
+            assert broker.broker.report.cuts == []
+            with Producer(broker.address) as producer:
+                producer.send(Message("t", b"x"), level="memory")
+    with EmbeddedBroker(data=str(tmp_path)) as broker, Admin(broker.address) as admin:
+        assert sum(part.max_offset for part in admin.offsets("t").values()) == 2
+    assert caplog.text.count("synced without its flush policy: plugin `flusher`") == 2
+    assert f"{error.__name__}: on purpose" in caplog.text
 
 
 class BadStrategy:

@@ -44,8 +44,28 @@ class Transport:
             await deaf()
         return Listener()
 
+class Policy:
+    default_level = "disk"
+    interval_ms = 100
+
+    def start(self, syncer):
+        self.syncer = syncer
+
+    def appended(self, awaited, alone):
+        self.syncer.sync_blocking()
+
+    demand = appended
+
+    async def stop(self):
+        await deaf()
+
 class Hangs:
     name = "hangs"
+
+    if HOW == "policy":
+        @hookimpl
+        def flush_policy(self):
+            return Policy()
 
     def __init__(self):
         if HOW == "failed":
@@ -74,13 +94,14 @@ class Hangs:
 SAID = {
     "listen": "the listening at hangs://x has not returned for",
     "close": "the end of hangs://x has not returned for",
+    "policy": "the end of the flush policy of plugin hangs has not returned for",
     "thread": "what a plugin began has not 1.0 s later",
     "failed": "threads left-alone",
 }
 
 
 @pytest.mark.parametrize(
-    "how", ["listen", "close", "job", "task", "thread", "executor", "exit", "failed"]
+    "how", ["listen", "close", "policy", "job", "task", "thread", "executor", "exit", "failed"]
 )
 def test_one_sigterm_ends_it_whatever_a_plugin_leaves_behind(tmp_path: Path, how: str) -> None:
     site = tmp_path / "site"

@@ -207,6 +207,8 @@ class Broker:
         self._log_open = True
         (flusher,) = self.composition.implementers("flush_policy")
         self.log.on_policy_failure(partial(self.composition.blame, "flush_policy", flusher))
+        whose = f"the end of the flush policy of plugin {flusher}"
+        self.log.on_policy_end(partial(self.composition.named, whose))
         self.log.on_stopped(lambda reason: self.fail(LogStopped(reason)))
         self.log.on_truncated(lambda position: self.park.fire_all())
         advanced = self.composition.chain("readable_advanced")

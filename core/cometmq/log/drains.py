@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from cometmq.advice import advice
@@ -47,6 +47,7 @@ class LogDrains(LogPlaces):
         self._on_stopped: Callable[[str], None] | None = None
         self._on_truncated: Callable[[int], None] | None = None
         self._blame_policy: Callable[[BaseException], BaseException] = lambda error: error
+        self._named_end: Callable[[Awaitable[None]], Awaitable[None]] = lambda end: end
         self._policy_failure = ""
         self._timers: dict[str, Timer] = {}
         self._index_task: asyncio.Task[None] | None = None
@@ -66,6 +67,10 @@ class LogDrains(LogPlaces):
     def on_policy_failure(self, blame: Callable[[BaseException], BaseException]) -> None:
         """`blame(error)` names the plugin whose flush policy raised."""
         self._blame_policy = blame
+
+    def on_policy_end(self, named: Callable[[Awaitable[None]], Awaitable[None]]) -> None:
+        """`named(end)` awaits the end of the flush policy, and says meanwhile whose it is."""
+        self._named_end = named
 
     def on_truncated(self, callback: Callable[[int], None]) -> None:
         """`callback(position)` hears of each cut: parked fetches are to be tried again."""
@@ -138,6 +143,12 @@ class LogDrains(LogPlaces):
     def _demand(self) -> None:
         try:
             self._policy.demand()
+        except FAILURES as error:
+            self._do_without_policy(error)
+
+    async def _end_policy(self) -> None:
+        try:
+            await self._named_end(self._policy.stop())
         except FAILURES as error:
             self._do_without_policy(error)
 

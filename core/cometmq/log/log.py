@@ -259,8 +259,9 @@ class Log(LogDrains):
     async def _finish(self) -> None:
         self.write()
         if self._writer.refusal is None:
-            await self._policy.stop()
+            # Before it, so that a policy whose end takes long has no disk to wait for.
             await self._syncer.sync()
+            await self._end_policy()
             if self._writer.last_kind != Kind.MARK:
                 try:
                     self.append_control("mark", [Mark(self.synced)])
