@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cometmq.broker.refusals import hook_refusal, wrong_answer
+from cometmq.broker.refusals import DAY_MS, hook_refusal, wrong_answer
 from cometmq.broker.requests import REQUEST_BYTES
 from cometmq.interfaces import Delay, Refuse, SessionInfo
 from cometmq.protocol import Status
@@ -30,7 +30,7 @@ class Gate:
             if refuse is not None:
                 if not isinstance(refuse, Refuse):
                     raise wrong_answer(ask, refuse, "Refuse or None")
-                raise hook_refusal(refuse, Status.NOT_AUTHORIZED)
+                raise hook_refusal(ask, refuse, Status.NOT_AUTHORIZED)
 
     def delay_ms(self, session: SessionInfo, operation: str, size_bytes: int) -> int:
         """Ask every plugin whether this request, which counts as `size_bytes`, may go on now: 0,
@@ -42,8 +42,12 @@ class Gate:
             if answer is None:
                 continue
             if isinstance(answer, Refuse):
-                raise hook_refusal(answer)
-            if not isinstance(answer, Delay):
-                raise wrong_answer(ask, answer, "Delay, Refuse or None")
-            delay_ms = max(delay_ms, answer.delay_ms)
+                raise hook_refusal(ask, answer)
+            if not (
+                isinstance(answer, Delay)
+                and isinstance(answer.delay_ms, int | float)
+                and 0 <= answer.delay_ms <= DAY_MS
+            ):
+                raise wrong_answer(ask, answer, f"Delay of 0 to {DAY_MS} ms, Refuse or None")
+            delay_ms = max(delay_ms, int(answer.delay_ms))
         return delay_ms

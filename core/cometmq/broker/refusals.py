@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MEMBER_MAX = 255
 PARTS_MAX = 4096
 """Queues that one request may be about."""
+DAY_MS = 86_400_000
+"""No plugin may put off a request by more."""
 RETRY_AFTER_MS = 100
 """When it is worth trying again what is refused for a moment."""
 
@@ -35,9 +37,11 @@ class Rejected(CometError):
     """The answer to a request, or to one part of it, is no: with a status and one sentence."""
 
     def __init__(self, status: int, detail: str, retry_after_ms: int = 0) -> None:
-        super().__init__(detail)
+        # What a plugin raised or said may hold what UTF-8 has no bytes for.
+        told = detail if detail.isascii() else detail.encode(errors="backslashreplace").decode()
+        super().__init__(told)
         self.status = status
-        self.detail = detail
+        self.detail = told
         self.retry_after_ms = retry_after_ms
 
 
@@ -84,12 +88,20 @@ def told_refusal(error: Refused | Retryable) -> Rejected:
     return Rejected(Status.__members__.get(error.code, default), str(error), after_ms)
 
 
-def hook_refusal(refuse: Refuse, default: Status = Status.REFUSED) -> Rejected:
-    """What the sender hears when a plugin says no: the plugin's code if it names a status."""
-    status = Status.__members__.get(refuse.code, default)
+def hook_refusal(
+    hook: Callable[..., object], refuse: Refuse, default: Status = Status.REFUSED
+) -> CometError:
+    """What the sender hears when a plugin says no: the plugin's code if it names a status; of a
+    plugin that says it in a way that can't be told, that it does."""
+    reason, after_ms, code = refuse.reason, refuse.retry_after_ms, refuse.code
+    said = (type(reason), type(after_ms), type(code)) == (str, int, str)
+    if not said or not 0 <= after_ms <= DAY_MS or code == Status.OK.name:
+        allowed = f"a reason, 0 to {DAY_MS} ms, and a code that is no {Status.OK.name}"
+        return wrong_answer(hook, refuse, f"Refuse with {allowed}")
+    status = Status.__members__.get(code, default)
     if status is Status.REFUSED:
-        status = Status.RETRY if refuse.retry_after_ms else default
-    return Rejected(status, refuse.reason, refuse.retry_after_ms)
+        status = Status.RETRY if after_ms else default
+    return Rejected(status, reason, after_ms)
 
 
 def wrong_answer(hook: Callable[..., object], answer: object, allowed: str) -> PluginFailure:

@@ -169,17 +169,23 @@ class Sends:
 
     def _offered(self, request: Request, batch: Batch) -> Batch | Answer:
         """What the plugins make of a batch, or where it is already. Raises Rejected if one refuses
-        it, BatchError if one gives back what is no batch for the same queue."""
+        it, PluginFailure if one gives back what is no answer."""
         for hook in self._before_append:
             answer = hook(request.session, batch)
             if answer is None:
                 continue
             if isinstance(answer, Refuse):
-                raise hook_refusal(answer)
+                raise hook_refusal(hook, answer)
             if isinstance(answer, Answer):
+                if not _can_be_told(answer):
+                    raise wrong_answer(hook, answer, "Answer of whole numbers from 0 up")
                 return answer
             if isinstance(answer, Replace):
-                batch = self._replaced(batch, answer)
+                try:
+                    batch = self._replaced(batch, answer)
+                except (BatchError, TypeError) as error:
+                    why = f"Replace by a sealed batch for the same queue ({error})"
+                    raise wrong_answer(hook, answer, why) from error
             elif not isinstance(answer, Pass):
                 raise wrong_answer(hook, answer, "Pass, Replace, Refuse, Answer or None")
         return batch
@@ -268,3 +274,8 @@ class _Pending(msgspec.Struct, eq=False):
             if end > written:
                 self.results[place], self.ends[place] = failed, -1
         self.wait()
+
+
+def _can_be_told(answer: Answer) -> bool:
+    numbers = msgspec.structs.astuple(answer)
+    return all(type(number) is int and 0 <= number < 1 << 63 for number in numbers)

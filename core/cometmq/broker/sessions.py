@@ -219,6 +219,8 @@ class Sessions:
         for ask in self._authenticate:
             answer = ask(hello.client_id, hello.credentials, peer.name)
             if isinstance(answer, Refuse):
+                if not isinstance(answer.reason, str):
+                    raise wrong_answer(ask, answer, "Refuse with a reason")
                 raise Rejected(Status.NOT_AUTHENTICATED, answer.reason)
             if answer is not None:
                 if not isinstance(answer, str):

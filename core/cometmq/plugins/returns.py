@@ -6,13 +6,17 @@ in the broker, which names everybody but the one who made it.
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from cometmq import hookspecs
+from cometmq.interfaces import Metric
 
 _UNIONS = (typing.Union, types.UnionType)
 
@@ -55,6 +59,8 @@ def fits(answer: Any, kind: Any) -> bool:
     if getattr(kind, "_is_protocol", False):
         # A class in place of an object of it has the attributes too, and none of the state.
         return not isinstance(answer, type) and all(hasattr(answer, n) for n in _attributes(kind))
+    if kind in (str, Metric):
+        return _can_be_told(answer, kind)
     return isinstance(answer, origin or kind)
 
 
@@ -66,6 +72,18 @@ def described(kind: Any) -> str:
         return " or ".join(described(one) for one in typing.get_args(kind))
     name = getattr(typing.get_origin(kind), "__name__", str(kind))
     return f"{name} of {' to '.join(described(one) for one in typing.get_args(kind))}"
+
+
+def _can_be_told(answer: Any, kind: type) -> bool:
+    """Whether a client finds in it what we mean: a struct's fields may hold anything, a text what
+    UTF-8 has no bytes for, and one of them would spoil the whole reply."""
+    if not isinstance(answer, kind):
+        return False
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(answer, Metric) or math.isfinite(answer.value)
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
