@@ -116,7 +116,7 @@ def test_one_sigterm_ends_it_whatever_a_plugin_leaves_behind(tmp_path: Path, how
         command += ["--listen", address]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(site),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")])),
         "HANGS": how,
         "MQ_BROKER__LOOP_STALL_LIMIT_MS": "1000",
     }
