@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.guests.test_bad_plugins import bad, blamed
 
 from cometmq.errors import PluginFailure
+from cometmq.hookspecs import hookimpl
 from cometmq.interfaces import Answer, Delay, Metric, Refuse, Replace
-from cometmq.protocol import BrokerInfo, Heartbeat, Hello, Operation, Status
+from cometmq.protocol import (
+    BrokerInfo,
+    GroupHeartbeat,
+    Heartbeat,
+    Hello,
+    Operation,
+    Status,
+    Subscription,
+)
 from cometmq.testing.raw_client import Rig, batch_of, running_broker
 
 NAN = float("nan")
@@ -116,6 +126,50 @@ def test_a_feature_that_can_not_be_told_ends_the_start() -> None:
 
     with pytest.raises(PluginFailure, match="plugin bad returned"):
         asyncio.run(start())
+
+
+class Mute(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("nor this")
+
+
+@pytest.mark.parametrize("hook", ["authorize", "readable_advanced", "metrics", "assign"])
+@pytest.mark.parametrize(
+    "error", [Mute(), ValueError(LONE), ValueError("x" * 10_000_000)], ids=type
+)
+def test_an_error_may_say_what_it_likes(
+    hook: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    class Sharer:
+        name = "bad"
+
+        @hookimpl
+        def rebalance_strategies(self) -> list[Any]:
+            return [SimpleNamespace(name="bad", assign=fail)]
+
+    async def scenario() -> None:
+        plugin = Sharer if hook == "assign" else bad(hook, fail)
+        async with running_broker(extra_plugins={"bad": plugin}) as rig:
+            client = await rig.client()
+            await client.answer(client.post_send(batch_of("t", 0, b"x")))
+            beat = GroupHeartbeat("g", "m", [Subscription("t")])
+            beat.strategy = "bad" if hook == "assign" else ""
+            advice = await client.ask(Operation.GROUP_HEARTBEAT, beat)
+            assert advice.status == (Status.INTERNAL if hook == "authorize" else Status.OK)
+            if hook == "assign":
+                (warning,) = advice.header.warnings
+                assert "plugin `bad`" in warning and len(warning) < 5000
+            reply = await client.ask(Operation.BROKER_INFO, BrokerInfo())
+            assert reply.status == advice.status
+            assert (await client.ask(Operation.HEARTBEAT, Heartbeat())).status == Status.OK
+
+    asyncio.run(scenario())
+    assert "plugin `bad`" in caplog.text and "--plugins -bad" in caplog.text
 
 
 @pytest.mark.parametrize("hook", ["authorize", "admit", "before_append", "authenticate"])

@@ -31,6 +31,10 @@ def call({all}):
 """
 
 
+WORDS_MAX = 2000
+"""Characters of what an error says."""
+
+
 class Running:
     """For a watchdog in another thread: who runs now, (plugin, hook), and what is awaited, in
     words; None for nobody and nothing."""
@@ -88,7 +92,8 @@ class HookCall:
     def blame(self, error: BaseException) -> PluginFailure:
         """Count the error and name who is to blame for it."""
         return self._failure(
-            f"{self.candidate} failed in hook `{self.hook}`: {type(error).__name__}: {error};"
+            f"{self.candidate} failed in hook `{self.hook}`: {type(error).__name__}: "
+            f"{_words_of(error)};"
         )
 
     def wrong_answer(self, answer: object, allowed: str) -> PluginFailure:
@@ -147,6 +152,16 @@ class HookCall:
             cause.add_note(f"raised by {self.candidate} in hook `{self.hook}`")
             raise cause
         raise failure from cause
+
+
+def _words_of(error: BaseException) -> str:
+    """What an error says, as it can be told to anybody: it is a plugin's, and may say anything, or
+    fail at it."""
+    try:
+        words = str(error)
+    except FAILURES as another:
+        words = f"(its text can't be had: {type(another).__name__})"
+    return words[:WORDS_MAX].encode(errors="backslashreplace").decode()
 
 
 class _Steps:
