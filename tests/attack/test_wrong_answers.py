@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import traceback
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +34,25 @@ from cometmq.testing.raw_client import Rig, batch_of, running_broker
 NAN = float("nan")
 LONE = "\ud800"
 """Half of a character: a text that has no bytes."""
+
+
+@pytest.fixture(autouse=True)
+def tracebacks_have_bytes() -> Iterator[None]:
+    """Tests that run beside others report what was logged to another process."""
+    make = logging.getLogRecordFactory()
+
+    def made(*given: Any, **named: Any) -> logging.LogRecord:
+        record = make(*given, **named)
+        if record.exc_info:
+            lines = "".join(traceback.format_exception(*record.exc_info))
+            record.exc_text = lines.encode("utf-8", "backslashreplace").decode()
+        return record
+
+    logging.setLogRecordFactory(made)
+    yield
+    logging.setLogRecordFactory(make)
+
+
 REFUSALS: list[Any] = [
     Refuse(7),  # type: ignore[arg-type]
     Refuse("x", code="OK"),

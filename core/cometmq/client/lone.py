@@ -116,12 +116,12 @@ def begin_lone(accumulator: Accumulator, message: Message, level: Level | None) 
     sender, room = accumulator.sender, accumulator.room
     if type(message) is not Message or room.used_bytes or not sender.is_idle():
         return None
+    engine = accumulator.engine
+    body, _ = measure(message, engine.connection.limits)
     if level is None:
         level = accumulator.options.level
     else:
         check_level(level)
-    engine = accumulator.engine
-    body, _ = measure(message, engine.connection.limits)
     topic = accumulator.topics.get(message.topic)
     if topic is None:
         return None
