@@ -28,6 +28,7 @@ from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.connection import NEVER
 from cometmq.client.consumer import assign, assign_first
+from cometmq.client.cursor import Cursor, Place
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import log
@@ -38,7 +39,7 @@ from cometmq.client.producing import Accumulator
 from cometmq.client.reading import Reader
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
-from cometmq.errors import Closed, OutcomeUnknown
+from cometmq.errors import Closed, CometError, OutcomeUnknown
 from cometmq.interfaces import Connect, Level
 from cometmq.message import Message, ReceivedMessage
 from cometmq.protocol import (
@@ -217,7 +218,14 @@ class PullConsumer(AioFace):
 
     async def poll(self, max_messages: int = 500, timeout: float = 1.0) -> list[ReceivedMessage]:
         """See `cometmq.PullConsumer.poll`."""
-        return await self._driver.run(self._reader.poll(max_messages, timeout))
+        taken: dict[Cursor, Place] = {}
+        try:
+            return await self._driver.run(self._reader.poll(max_messages, timeout, taken))
+        except CometError:
+            raise
+        except BaseException:  # cancelled, when it had just found something
+            self._reader.put_back(taken)
+            raise
 
     async def commit(self, wait: bool = True) -> None:
         """See `cometmq.PullConsumer.commit`."""
@@ -265,8 +273,8 @@ class PullConsumer(AioFace):
         """Without its event loop nothing can be sent any more, but it can be said."""
         if self._reader.unfinished and self._driver.is_here():
             log.warning(
-                "at exit: commits in the background did not arrive; await the consumer's close(), "
-                "or use it with `async with`"
+                "at exit: commits in the background, or reports of damage, did not arrive; await "
+                "the consumer's close(), or use it with `async with`"
             )
 
 

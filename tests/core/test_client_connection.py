@@ -185,6 +185,19 @@ def test_a_broker_that_stays_away_is_told_of_once_and_so_is_its_return(
     assert caplog.messages[1:] == ["the broker at scripted://broker is there"]
 
 
+def test_a_log_in_doubt_is_told_of_once_and_not_as_it_came(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = ClientRig()
+    rig.broker.in_doubt = "a segment is damaged\x1b[2J"
+    for _ in range(2):
+        create(rig)
+        rig.pass_time(5.0)
+        rig.broker.break_connection()
+    (said,) = [message for message in caplog.messages if "may hold more" in message]
+    assert "a segment is damaged" in said and "\x1b" not in said
+
+
 def test_a_broker_that_is_soon_back_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "cometmq.client.presence")
     rig = ClientRig()

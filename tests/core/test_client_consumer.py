@@ -461,6 +461,20 @@ def test_a_queue_that_somebody_still_holds_is_claimed_again() -> None:
     assert rig.grouping.queues() == ORDERS[:2]
 
 
+def test_a_queue_that_is_never_granted_is_not_claimed_oftener_and_oftener(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = GroupRig()
+    rig.subscribe()
+    rig.broker.on[Operation.CLAIM] = lambda _: Answer(protocol.Failure("no"), Status.REFUSED)
+    rig.join(0, 1)
+    rig.pass_time(60)
+    before = len(rig.broker.asked(Operation.CLAIM))
+    rig.pass_time(60)
+    assert 0 < len(rig.broker.asked(Operation.CLAIM)) - before <= 90
+    assert len([told for told in caplog.messages if "can't be claimed" in told]) == 1
+
+
 def test_a_release_is_tried_until_the_broker_has_it() -> None:
     rig = GroupRig()
     rig.subscribe()

@@ -197,10 +197,18 @@ def test_a_following_consume_says_that_it_waits_and_goes_on(broker: BrokerProces
     assert (done.code, "Traceback" in done.err) == (130, False), done.err
 
 
-def test_a_consume_that_is_asked_to_end_leaves_its_group(broker: BrokerProcess) -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN])
+def test_a_consume_that_is_asked_to_end_leaves_its_group(
+    broker: BrokerProcess, handler: signal.Handlers
+) -> None:
+    """Also behind the `&` of a script, where a ctrl-C is ignored."""
     run_mq("topic", "create", "news", "--queues", "1", address=broker.address).ok()
     run_mq("produce", "news", address=broker.address, text=b"one\n").ok()
-    process = start_mq("consume", "news", "--group", "g", "--follow", address=broker.address)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        process = start_mq("consume", "news", "--group", "g", "--follow", address=broker.address)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
     process.send_signal(signal.SIGTERM)
@@ -209,7 +217,7 @@ def test_a_consume_that_is_asked_to_end_leaves_its_group(broker: BrokerProcess) 
     with Admin(broker.address) as admin:
         described = admin.describe_group("g")
     assert described.members == []
-    assert [queue.committed for queue in described.queues] == [1]
+    assert [queue.owner for queue in described.queues] == [""]
 
 
 def test_a_produce_stops_where_the_broker_left_it(broker: BrokerProcess) -> None:

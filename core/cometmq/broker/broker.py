@@ -214,7 +214,8 @@ class Broker:
         advanced = self.composition.chain("readable_advanced")
         if advanced:
             self.log.on_readable(partial(_tell, advanced))
-        # From now on it stays in memory: min offsets are told without waiting for the disk.
+        # From now on it stays in memory: where there are older ones no more, min offsets are told
+        # without waiting for the disk.
         await self.log.when_loaded(lambda: self.log.min_offset(0, 0))
 
     def _start_housekeeping(self, service: Service) -> None:

@@ -343,13 +343,7 @@ class WaitingFetch:
     def take(self, reply: Reply, at: int, incarnation: int, result: ReadResult, epoch: int) -> bool:
         """Add what was read for part `at`; True if its filter wants nothing of it and more may
         be looked through. `epoch` is the broker's when it was read."""
-        part, doubt = self.header.parts[at], self._fetches.log.in_doubt
-        if doubt and not result.batches and result.status == Status.OK:
-            result = result._replace(
-                status=Status.DAMAGED,
-                detail=f"nothing can be read of queue {part.queue} of topic {shown(part.topic)} "
-                f"from offset {part.offset} on, which need not be its end: {doubt}",
-            )
+        part = self.header.parts[at]
         if self._chosen is None or not result.batches:
             reply.add(at, part, incarnation, result, epoch)
             return False

@@ -139,6 +139,7 @@ class Service:
             default_level=log.default_level,
             auto_create=config.broker.auto_create,
             features=self._features,
+            in_doubt=log.in_doubt,
         )
 
     def _heartbeat(self, request: Request, header: Heartbeat, body: Body) -> None:

@@ -122,6 +122,8 @@ def consume_as_member(
     """
     stopped = Stopped(at_once=follow)
     # Who is asked to end leaves the group as at a ctrl-C, so that nobody waits for its queues.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is behind the `&` of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
 
     def warn(error: CometError) -> None:

@@ -229,7 +229,7 @@ class Batch(Waitable[Stored]):
         """What is in it as the broker gets it. Raises as `encode_messages` does."""
         topic, queue = self.topic.route.topic, self.queue
         # The last place may have none that got in, where threads were at it.
-        births = sorted(birth for birth in list(self.births.items()) if birth[0] < len(records))
+        births = sorted(birth for birth in self.births.copy().items() if birth[0] < len(records))
         if self.plain and len(records) > 1:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)

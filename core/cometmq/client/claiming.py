@@ -68,6 +68,9 @@ class Claiming:
         self._fences = Pace()
         self._going: list[Lane] = []
         self._look: Timer | None = None
+        self._look_s = 0.0
+        self._failed = ""
+        """What the last claim as a whole ended with, if not well."""
         dispatch.on_fenced = self.fenced
         dispatch.on_progress = self._progress
 
@@ -142,12 +145,19 @@ class Claiming:
             self.force(lane)
 
     def _soon(self, pause_s: float = 0.0) -> None:
-        """Look at what is to be claimed, once for all changes of a step."""
-        if self._look is None:
-            self._look = self._engine.at(self._engine.now_s() + pause_s, self._claim_missing)
+        """Look at what is to be claimed, once for all changes of a step and all who ask for it."""
+        at_s = self._engine.now_s() + pause_s
+        if self._look is not None:
+            if self._look_s <= at_s:
+                return
+            self._look.cancel()
+        self._look_s = at_s
+        self._look = self._engine.at(at_s, self._claim_missing)
 
     def _claim_missing(self) -> None:
-        self._look = None
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         lanes = self._dispatch.lanes
         keys = [
             lane.key for lane in lanes.values() if (lane.halted or lane.unbound) and not lane.lost
@@ -176,16 +186,18 @@ class Claiming:
         except Closed:
             return
         except CometError as error:
-            log.warning("group %s: queues can't be claimed yet: %s", options.group, error)
+            text = str(error)
+            level = logging.DEBUG if text == self._failed else logging.WARNING
+            log.log(level, "group %s: queues can't be claimed yet: %s", options.group, text)
+            self._failed = text
             self._doubtful.update(keys)
             pause_s = RETRY_MAX_S
+        else:
+            self._failed = ""
         finally:
             self._asked.difference_update(keys)
             self._release_all()
-        if pause_s:
-            self._engine.at(self._engine.now_s() + pause_s, self._claim_missing)
-        else:
-            self._soon()
+        self._soon(pause_s)
 
     def _claim_part(self, key: Key) -> ClaimPart:
         lane = self._dispatch.lanes.get(key)
@@ -270,7 +282,7 @@ class Claiming:
                 await self._engine.sleep(max(RETRY_MIN_S, error.after_ms / 1000))
                 continue
             except CometError as error:
-                told = self._tell_unreleased(error, told)
+                log.warning("group %s: queues are left unreleased: %s", self._options.group, error)
                 reply = CommitReply([PartStatus(Status.OK)] * len(left))
             again = []
             pause_s = 0.0

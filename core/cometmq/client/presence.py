@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cometmq.client.connection import Connection
+from cometmq.client.told import sentence
 
 log = logging.getLogger(__name__)
 
@@ -18,6 +19,7 @@ AWAY_TOLD_S = 1.0
 """A broker that restarts is back sooner, and not worth a line."""
 AWAY = "waiting for a broker: %s"
 BACK = "the broker at %s is there"
+IN_DOUBT = "the log of the broker at %s may hold more than can be read, and takes nothing: %s"
 
 
 class Timer(Protocol):
@@ -35,6 +37,7 @@ class Presence:
         self._at = at
         self._timer: Timer | None = None
         self._told = False
+        self._doubt = ""
 
     def trying(self, now_s: float) -> None:
         """A channel is about to be opened."""
@@ -49,6 +52,11 @@ class Presence:
         if self._told:
             self._told = False
             log.info(BACK, self._connection.address)
+        server = self._connection.server
+        doubt = "" if server is None else server.in_doubt
+        if doubt and doubt != self._doubt:
+            log.warning(IN_DOUBT, self._connection.address, sentence(doubt))
+        self._doubt = doubt
 
     def _tell(self) -> None:
         self._timer = None

@@ -118,7 +118,9 @@ class Reader:
             while len(collected) < most:
                 if collected and inflated_bytes >= self._inflated_max:
                     break
-                before, place = cursor.inflated_bytes, cursor.place
+                before = cursor.inflated_bytes
+                if cursor.place is not None and cursor not in taken:
+                    taken[cursor] = cursor.place
                 try:
                     messages = self._taker.take(cursor, most - len(collected))
                 except Exception:
@@ -131,8 +133,6 @@ class Reader:
                     break
                 collected += messages
                 served = step
-                assert place is not None, "what has no place gives nothing"
-                taken.setdefault(cursor, place)
         if collected:
             self._turn = (self._turn + served + 1) % len(cursors)
         return collected

@@ -260,8 +260,10 @@ class Log(LogDrains):
         self.write()
         if self._writer.refusal is None:
             # Before it, so that a policy whose end takes long has no disk to wait for.
-            await self._syncer.sync()
-            await self._end_policy()
+            try:
+                await self._syncer.sync()
+            finally:
+                await self._end_policy()
             if self._writer.last_kind != Kind.MARK:
                 try:
                     self.append_control("mark", [Mark(self.synced)])

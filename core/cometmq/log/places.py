@@ -220,7 +220,6 @@ class LogPlaces:
             offset == self.state.next_offsets.get(incarnation, queue)
             and self.readable == self._writer.end
             and epoch in (0, self.epoch)
-            and not self.in_doubt
         )
 
     async def when_loaded(self, look_up: Callable[[], T]) -> T:

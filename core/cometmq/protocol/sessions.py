@@ -39,6 +39,8 @@ class HelloReply(NestedWire):
     auto_create: bool = True
     features: list[str] = []
     """What plugins of this broker let a client rely on, by name."""
+    in_doubt: str = ""
+    """Why the log is read-only, and may hold more than can be read."""
 
 
 class Heartbeat(Wire):

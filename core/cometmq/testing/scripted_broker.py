@@ -122,6 +122,8 @@ class ScriptedBroker:
         self.session_timeout_ms = 30_000
         self.features: list[str] = []
         """What hello tells; to do it is up to the test."""
+        self.in_doubt = ""
+        """So is this."""
         self.on: dict[int, Handler] = {}
         self.requests: list[Request] = []
         """Everything that was asked, in order."""
@@ -255,6 +257,7 @@ class ScriptedBroker:
             self.limits,
             "disk",
             features=self.features,
+            in_doubt=self.in_doubt,
         )
 
     def _fetch(self, fetch: protocol.Fetch) -> Answer | None:
