@@ -263,6 +263,8 @@ def test_filters_that_are_none_end_no_membership(caplog: pytest.LogCaptureFixtur
         rig.groups.winning = [Subscription("orders", text), Subscription("foreign", "a")]
         rig.advise(0)
         rig.live(1.0)
+        # What the newest member wants can't be known, so nothing may be passed over.
+        assert "||" not in text or rig.grouping.dispatch.topics["orders"].tags is None
     rig.groups.winning = []
     rig.advise(1)
     rig.live(1.0)

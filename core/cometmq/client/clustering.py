@@ -16,6 +16,7 @@ from cometmq.client.taking import Taker
 from cometmq.client.told import sentence
 from cometmq.errors import CometError, Refused
 from cometmq.protocol import RECONNECT_MS, GroupAdvice, Subscription
+from cometmq.tags import tag_expression
 
 AWAY_SHARE = 0.75
 """Of the time that the broker gives us to come back; the rest is for noticing later than it."""
@@ -109,9 +110,12 @@ class Clustering:
         except Refused as error:
             if expression != self._unknown.get(topic.name):
                 log.warning(
-                    "the group reads %s by a filter that this consumer does not know, and it goes "
-                    "on with the one before: %s",
+                    "the group reads %s by a filter that this consumer does not know; it handles "
+                    "all messages, for none may be passed over: %s",
                     topic.name,
                     sentence(str(error)),
                 )
             self._unknown[topic.name] = expression
+            self._dispatch.use(topic, tag_expression(None))
+        else:
+            self._unknown.pop(topic.name, None)
