@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from cometmq.broker import malloc
+from cometmq.broker import loop_lag, malloc
 from cometmq.broker.loop_lag import LoopLag
 from cometmq.broker.watchdog import Watchdog
 from cometmq.real_environment import RealEnvironment
@@ -92,6 +92,22 @@ def test_lateness_is_measured_and_a_stall_is_told_once() -> None:
         lag.stop()
         lag.observe()
         assert len(stalls) == 1
+
+    asyncio.run(scenario())
+
+
+def test_lateness_of_long_ago_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_lag, "SAMPLES", 20)
+
+    async def scenario() -> None:
+        clock = LateClock()
+        lag = LoopLag(clock, lambda seconds: None)
+        lag.start()
+        clock.be_late(0.2)
+        await clock.run_for(1.0)
+        assert lag.percentile_ms(100) == pytest.approx(200, abs=120)
+        await clock.run_for(3.0)
+        assert lag.percentile_ms(100) == pytest.approx(0.0, abs=1e-6)
 
     asyncio.run(scenario())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 
@@ -20,7 +21,9 @@ class LoopLag:
     def __init__(self, clock: Clock, on_stall: Callable[[float], None]) -> None:
         self._clock = clock
         self._on_stall = on_stall
-        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        self._samples: deque[float] = deque()
+        self._ordered: list[float] = []
+        """The same, sorted: anybody may ask for percentiles, and to sort takes a millisecond."""
         self._expected_s = 0.0
         self._timer: Timer | None = None
 
@@ -46,9 +49,9 @@ class LoopLag:
 
     def percentile_ms(self, percent: float) -> float:
         """The lateness that `percent` % of the last ten minutes' samples don't exceed, in ms."""
-        if not self._samples:
+        ordered = self._ordered
+        if not ordered:
             return 0.0
-        ordered = sorted(self._samples)
         place = min(len(ordered) - 1, int(len(ordered) * percent / 100))
         return ordered[place] * 1000
 
@@ -58,7 +61,13 @@ class LoopLag:
 
     def _tick(self) -> None:
         late_s = max(self._clock.monotonic_s() - self._expected_s, 0.0)
-        self._samples.append(late_s)
+        self._take(late_s)
         if late_s >= STALL_S:
             self._on_stall(late_s)
         self._arm()
+
+    def _take(self, late_s: float) -> None:
+        if len(self._samples) == SAMPLES:
+            del self._ordered[bisect_left(self._ordered, self._samples.popleft())]
+        self._samples.append(late_s)
+        insort(self._ordered, late_s)
