@@ -192,7 +192,7 @@ class PullConsumer(AioFace):
         on_expired: ExpiredPolicy = "earliest",
         fetch_bytes: int = 1 << 20,
         read_ahead_bytes: int = 4 << 20,
-        fetch_wait: float = 15.0,
+        fetch_wait: float = 20.0,
         timeout: float = 30.0,
         client_id: str | None = None,
         credentials: dict[str, str] | None = None,

@@ -21,8 +21,8 @@ PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 class LongpollOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `[plugin.longpoll]`."""
 
-    wait_max_ms: PositiveInt = 15_000
-    """No fetch waits longer than this, whatever it asks for."""
+    wait_max_ms: PositiveInt = 20_000
+    """No fetch waits longer than this, as RocketMQ's pull consumers do."""
     parked_max: PositiveInt = 50_000
     """So many may wait at once; the next ones are answered empty."""
 

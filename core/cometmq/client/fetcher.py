@@ -50,7 +50,7 @@ class FetchOptions(msgspec.Struct, frozen=True):
     group: str = ""
     fetch_bytes: int = 1 << 20
     read_ahead_bytes: int = 4 << 20
-    wait_ms: int = 15_000
+    wait_ms: int = 20_000
     on_expired: ExpiredPolicy = "earliest"
     filter: str = ""
     """What the broker may leave out; the exact filter is the reader's."""

@@ -73,7 +73,7 @@ class Consumer(Face):
         prefetch_messages: int = 10_000,
         prefetch_bytes: int = 8 << 20,
         fetch_bytes: int = 1 << 20,
-        fetch_wait: float = 15.0,
+        fetch_wait: float = 20.0,
         strategy: str = "",
         room: str = "",
         strict: bool = False,
