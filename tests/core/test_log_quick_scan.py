@@ -8,7 +8,7 @@ import pytest
 
 from cometmq.batch import FLAG_CUT, Batch, Kind, cut
 from cometmq.log import quick_scan as quick_module
-from cometmq.log.quick_scan import Plain, plain, quick_scan
+from cometmq.log.quick_scan import Plain, plain, quick_runs, quick_scan
 from cometmq.log.records import EpochStart
 from cometmq.log.scan import Problem, scan_segment
 from cometmq.testing.log_bytes import LogBytes
@@ -47,6 +47,17 @@ def test_an_intact_log(seed: int, window: int, monkeypatch: pytest.MonkeyPatch) 
     quick, careful = both(log, log.end)
     assert quick == careful and len(quick) > 40
     assert any(isinstance(item, tuple) for item in quick)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 40])
+def test_rows_come_in_bounded_runs(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_module, "ROWS", rows)
+    log = a_log(4)
+    quick, careful = both(log, log.end)
+    assert quick == careful
+    runs = [run for run in quick_runs(log.read, 0, log.end, log.seed) if isinstance(run, list)]
+    assert all(0 < len(run) <= rows for run in runs)
+    assert sum(map(len, runs)) == 40
 
 
 def test_whole_batches_are_what_the_careful_scan_has() -> None:

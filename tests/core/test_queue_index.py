@@ -13,7 +13,7 @@ from cometmq.batch import Batch, Kind, encode_messages, parse
 from cometmq.batch.rewrite import cut
 from cometmq.environment import Buffer
 from cometmq.interfaces import Storage
-from cometmq.log import index_files
+from cometmq.log import index_files, quick_scan
 from cometmq.log.indexed_segments import NotLoaded
 from cometmq.log.next_offsets import NextOffsets
 from cometmq.log.queue_index import Entry, QueueIndex
@@ -571,7 +571,7 @@ def test_an_index_made_again_is_the_one_that_grew(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batches come in many at once, the clock of some having stepped back."""
-    monkeypatch.setattr(index_files, "_ROWS", rows)
+    monkeypatch.setattr(quick_scan, "ROWS", rows)
     dice = random.Random(rows)
     log = LogBytes()
     log.begin()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from cometmq.batch import Batch
 from cometmq.log import scan
-from cometmq.log.quick_scan import Plain, quick_scan_on
+from cometmq.log.quick_scan import Plain, quick_runs_on
 from cometmq.log.scan import Problem, Read, resync, scan_segment
 from cometmq.testing.log_bytes import LogBytes
 
@@ -107,6 +109,14 @@ def test_a_proven_header_says_where_the_next_batch_begins(log: LogBytes) -> None
     assert batches(found(log, bodies=False)) == places
 
 
+def items_of(runs: Iterable[list[Plain] | Batch | Problem]) -> list[Plain | Batch | Problem]:
+    """One by one what comes in lists."""
+    items: list[Plain | Batch | Problem] = []
+    for run in runs:
+        items += run if isinstance(run, list) else [run]
+    return items
+
+
 def place_of(found: Plain | Batch | Problem) -> int:
     return found[0] if isinstance(found, tuple) else found.position
 
@@ -116,7 +126,7 @@ def test_scan_on_tells_each_problem_and_goes_on(log: LogBytes) -> None:
     log.flip(places[1] + 30)
     log.flip(places[3] + 100)  # the length of the topic, so that nothing fits
     log.flip(log.end - 1)  # a body
-    items = list(quick_scan_on(log.read, 0, log.end, log.seed))
+    items = items_of(quick_runs_on(log.read, 0, log.end, log.seed))
     kinds = [item.kind if isinstance(item, Problem) else "" for item in items]
     assert kinds == ["", "header", "", "body", "", ""]
     assert list(map(place_of, items)) == places
@@ -160,7 +170,7 @@ def test_a_bad_sector_costs_only_the_batches_in_it() -> None:
         log.messages(body=bytes(2000))
     places = positions(log)
     read = bad_sector(log, 3 * 4096, 4 * 4096)
-    items = list(quick_scan_on(read, 0, log.end, log.seed))
+    items = items_of(quick_runs_on(read, 0, log.end, log.seed))
     lost = [
         p
         for p, e in zip(places, [*places[1:], log.end], strict=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from cometmq.batch import Batch, Kind, verify_producer
@@ -12,14 +14,14 @@ from cometmq.batch.layout import KIND_SHIFT
 from cometmq.errors import BatchError, LogError
 from cometmq.interfaces import Storage
 from cometmq.log.next_offsets import NextOffsets
-from cometmq.log.quick_scan import Plain, plain, quick_scan_on
+from cometmq.log.quick_scan import Plain, plain, quick_runs_on
 from cometmq.log.records import CheckpointEnd, CheckpointSlice, read_records
 from cometmq.log.scan import Problem, Read
 from cometmq.log.segment_index import SUFFIX, BadIndex, OpenSegment, QueueKey, SealedSegment
 
 logger = logging.getLogger(__name__)
-_ROWS = 8192
-"""So many batches of a scan come into the index at once."""
+_key_of = itemgetter(7, 8)
+"""Of a row: incarnation and queue."""
 
 
 class Stretch(NamedTuple):
@@ -105,14 +107,11 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
     base, end = stretch
     index = OpenSegment(base)
     checkpoint = NextOffsets()
-    rows: list[Plain] = []
     slices = 0
     whole = unreadable = False
-    for found in quick_scan_on(read, base, end - base, seed):
-        if isinstance(found, tuple):
-            rows.append(found)
-            if len(rows) == _ROWS:
-                _add(index, rows)
+    for found in quick_runs_on(read, base, end - base, seed):
+        if isinstance(found, list):
+            _add(index, found)
         elif isinstance(found, Problem):
             unreadable |= found.kind == "unreadable"
             logger.warning(
@@ -122,28 +121,21 @@ def scan_index(read: Read, stretch: Stretch, seed: int) -> Scanned:
                 found.reason,
             )
         elif not (kind := found.attributes >> KIND_SHIFT):
-            rows.append(plain(found))
+            _add(index, [plain(found)])
         elif kind == Kind.CHECKPOINT_SLICE:
             slices += _join(checkpoint, found, base)
         elif kind == Kind.CHECKPOINT_END:
             whole = whole or _ends(found, CheckpointEnd(base, slices))
-    _add(index, rows)
     index.end = end
     index.sealed = True
     return Scanned(index, dict(checkpoint.items()), whole, unreadable)
 
 
-def _add(index: OpenSegment, rows: list[Plain]) -> None:
-    """Take these batches of messages out of the list; those of no topic (incarnation 0) belong to
-    no queue."""
-    queues: dict[QueueKey, list[Plain]] = {}
-    for row in rows:
-        key = row[7:]
-        if key in queues:
-            queues[key].append(row)
-        else:
-            queues[key] = [row]
-    rows.clear()
+def _add(index: OpenSegment, rows: Sequence[Plain]) -> None:
+    """Take these batches of messages; those of no topic (incarnation 0) belong to no queue."""
+    queues: defaultdict[QueueKey, list[Plain]] = defaultdict(list)
+    for key, row in zip(map(_key_of, rows), rows, strict=True):
+        queues[key].append(row)
     for key, batches in queues.items():
         if key[0]:
             positions, sizes, _, _, bases, following, times, _, _ = zip(*batches, strict=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from itertools import repeat
 
 from crc32c import crc32c
 
@@ -21,6 +22,8 @@ Plain = tuple[int, int, int, int, int, int, int, int, int]
 """A batch of messages: position, length, epoch, synced_before, base offset, next offset, store
 time, incarnation, queue."""
 
+ROWS = 512
+"""Fewer than what has Python's collector go through them, which takes a seventh of the time."""
 _CONTROL = 1 << KIND_SHIFT
 _HEADER = struct.Struct("<III QQQQqQ H x B 8x I H 2x I")
 """Of the fixed parts (`cometmq.batch.layout`) only what is looked at here: each field costs."""
@@ -34,34 +37,54 @@ def quick_scan(
     *,
     start: int | None = None,
     whole: bool = False,
-    bodies: bool = True,
 ) -> Iterator[Plain | Batch | Problem]:
     """What `scan_segment` yields, see there; batches of messages as tuples, unless they are larger
-    than what is read at once, or `whole` asks for all of them as batches. With `bodies=False` a
-    batch whose producer's CRC is wrong may pass, as a `Batch`, if the rest of it is right."""
+    than what is read at once, or `whole` asks for all of them as batches."""
+    for found in quick_runs(read, base, size, seed, start=start, whole=whole):
+        if isinstance(found, list):
+            yield from found
+        else:
+            yield found
+
+
+def quick_runs(
+    read: Read,
+    base: int,
+    size: int,
+    seed: int,
+    *,
+    start: int | None = None,
+    whole: bool = False,
+    bodies: bool = True,
+) -> Iterator[list[Plain] | Batch | Problem]:
+    """The same, with the tuples that follow one another in lists of up to `ROWS`. With
+    `bodies=False` a batch whose producer's CRC is wrong may pass, as a `Batch`, if the rest of it
+    is right."""
     end = base + size
     position = base if start is None else start
     while position < end:
-        part = _quick_part(read, position, end, seed, whole)
-        if not part:
+        begin = position
+        for found in _believed(read, position, end, seed, whole):
+            position = _end_of(found)
+            yield found
+        if position == begin:
             scan = scan_segment(read, base, size, seed, start=position, bodies=bodies)
             _, slow = next(scan)
+            yield slow
             if isinstance(slow, Problem):
-                yield slow
                 return
-            part.append(slow)
-        yield from part
-        last = part[-1]
-        position = last[0] + last[1] if isinstance(last, tuple) else _end_of(last)
+            position = _end_of(slow)
 
 
-def quick_scan_on(read: Read, base: int, size: int, seed: int) -> Iterator[Plain | Batch | Problem]:
-    """`quick_scan` without bodies, where each problem is followed by the next intact batch, if
+def quick_runs_on(
+    read: Read, base: int, size: int, seed: int
+) -> Iterator[list[Plain] | Batch | Problem]:
+    """`quick_runs` without bodies, where each problem is followed by the next intact batch, if
     there is one: the whole segment is gone through."""
     start: int | None = base
     while start is not None:
         problem: Problem | None = None
-        for found in quick_scan(read, base, size, seed, start=start, bodies=False):
+        for found in quick_runs(read, base, size, seed, start=start, bodies=False):
             if isinstance(found, Problem):
                 problem = found
             yield found
@@ -85,21 +108,44 @@ def plain(batch: Batch) -> Plain:
     )
 
 
-def _end_of(batch: Batch) -> int:
-    return batch.position + batch.length
+def _end_of(found: list[Plain] | Batch) -> int:
+    if isinstance(found, Batch):
+        return found.position + found.length
+    return found[-1][0] + found[-1][1]
 
 
-def _quick_part(read: Read, start: int, end: int, seed: int, whole: bool) -> list[Plain | Batch]:
-    """The batches that lie whole in one window, up to one that is not quickly believed."""
-    found: list[Plain | Batch] = []
+def _believed(
+    read: Read, start: int, end: int, seed: int, whole: bool
+) -> Iterator[list[Plain] | Batch]:
+    """What lies whole in one window, up to a batch that is not quickly believed."""
     try:
         data = read(start, min(WINDOW_BYTES, end - start))
     except OSError:
-        return found
+        return
     view = memoryview(data)
-    at, limit = 0, len(data) - FIXED_BYTES
+    position, more = start, True
+    while more:
+        rows, other = _take(data, view, start, position, seed, whole)
+        more = len(rows) == ROWS or other is not None
+        if rows:
+            position = _end_of(rows)
+            yield rows
+        if other is not None:
+            position = _end_of(other)
+            yield other
+
+
+def _take(
+    data: bytes, view: memoryview, start: int, position: int, seed: int, whole: bool
+) -> tuple[list[Plain], Batch | None]:
+    """Up to `ROWS` batches as rows, out of the window that begins at `start`; and the one behind
+    them, if it is believed and no row."""
+    rows: list[Plain] = []
+    at, limit = position - start, len(data) - FIXED_BYTES
     unpack, crc_of = _HEADER.unpack_from, crc32c
-    while at <= limit:
+    for _ in repeat(None, ROWS):
+        if at > limit:
+            break
         (
             magic,
             broker_crc,
@@ -128,25 +174,28 @@ def _quick_part(read: Read, start: int, end: int, seed: int, whole: bool) -> lis
         ):
             break
         is_plain = attributes < _CONTROL and not flags & FLAG_CUT
-        if is_plain and not whole:
-            found.append(
-                (
-                    position,
-                    length,
-                    epoch,
-                    synced_before,
-                    base_offset,
-                    base_offset + count,
-                    store_time,
-                    incarnation,
-                    queue,
-                )
+        if whole or not is_plain:
+            return rows, _whole(view[at:following], is_plain)
+        rows.append(
+            (
+                position,
+                length,
+                epoch,
+                synced_before,
+                base_offset,
+                base_offset + count,
+                store_time,
+                incarnation,
+                queue,
             )
-        else:
-            try:
-                piece = view[at:following]
-                found.append(believe(piece) if is_plain else parse(piece))
-            except BatchError:
-                break
+        )
         at = following
-    return found
+    return rows, None
+
+
+def _whole(piece: memoryview, is_plain: bool) -> Batch | None:
+    """A batch whose CRCs are right, if there is nothing else wrong."""
+    try:
+        return believe(piece) if is_plain else parse(piece)
+    except BatchError:
+        return None
