@@ -437,6 +437,30 @@ def test_a_broker_cannot_ask_for_heartbeats_without_a_pause() -> None:
     assert 9 <= len(rig.broker.asked(Operation.HEARTBEAT)) <= 10
 
 
+def test_what_is_asked_for_again_happens_once_at_the_earliest_time() -> None:
+    rig = ClientRig()
+    happened: list[str] = []
+
+    def one() -> None:
+        happened.append("one")
+        if len(happened) == 1:
+            rig.engine.soon(one, 5)
+
+    rig.engine.soon(one, 7)
+    rig.engine.soon(one, 2)
+    rig.engine.soon(one, 3)
+    rig.engine.soon(lambda: happened.append("another"), 4)
+    rig.pass_time(1.5)
+    assert happened == []
+    rig.pass_time(1)
+    assert happened == ["one"]
+    rig.engine.soon(one)
+    rig.step()
+    assert happened == ["one", "one"]
+    rig.pass_time(60)
+    assert happened == ["one", "one", "another"]
+
+
 def test_a_broker_that_is_silent_from_the_start_is_told_from_none() -> None:
     rig = ClientRig()
     rig.broker.hold(HELLO)

@@ -14,7 +14,7 @@ from cometmq.client.backoff import Pace
 from cometmq.client.commits import PARTS_MAX
 from cometmq.client.cursor import Cursor, Place
 from cometmq.client.dispatch import Dispatch, Key
-from cometmq.client.engine import Engine, Timer
+from cometmq.client.engine import Engine
 from cometmq.client.flows import Flow, log, report_failure
 from cometmq.client.group_options import GroupOptions
 from cometmq.client.lane import Lane
@@ -67,8 +67,6 @@ class Claiming:
         """Why they could not be claimed, as it was told last."""
         self._fences = Pace()
         self._going: list[Lane] = []
-        self._look: Timer | None = None
-        self._look_s = 0.0
         self._failed = ""
         """What the last claim as a whole ended with, if not well."""
         dispatch.on_fenced = self.fenced
@@ -84,14 +82,14 @@ class Claiming:
         for key, lane in list(self._dispatch.lanes.items()):
             if key not in self._wanted:
                 self.let_go(lane)
-        self._claim_missing()
+        self._soon()
 
     def let_go(self, lane: Lane) -> None:
         """Release a queue as soon as what was handed out of it is finished."""
         if not lane.draining:
             lane.drain()
             self._dispatch.silence(lane)
-            self._dispatch.wake_soon()
+            self._engine.soon(self._dispatch.wake)
         self._progress(lane)
 
     def fenced(self, lane: Lane) -> None:
@@ -145,19 +143,10 @@ class Claiming:
             self.force(lane)
 
     def _soon(self, pause_s: float = 0.0) -> None:
-        """Look at what is to be claimed, once for all changes of a step and all who ask for it."""
-        at_s = self._engine.now_s() + pause_s
-        if self._look is not None:
-            if self._look_s <= at_s:
-                return
-            self._look.cancel()
-        self._look_s = at_s
-        self._look = self._engine.at(at_s, self._claim_missing)
+        """Look at what is to be claimed."""
+        self._engine.soon(self._claim_missing, pause_s)
 
     def _claim_missing(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
         lanes = self._dispatch.lanes
         keys = [
             lane.key for lane in lanes.values() if (lane.halted or lane.unbound) and not lane.lost
@@ -213,8 +202,8 @@ class Claiming:
             self._refused.pop(key, None)
             if lane is not None and part.kept:
                 _renew(lane, part.token)
-                lane.topic.fetcher.hurry_soon()
-                self._dispatch.wake_soon()
+                self._engine.soon(lane.topic.fetcher.hurry)
+                self._engine.soon(self._dispatch.wake)
                 return 0.0
             if lane is not None:
                 self._dispatch.remove(lane)
@@ -253,7 +242,7 @@ class Claiming:
     def _release(self, lane: Lane) -> None:
         """Give a queue back, together with all others of this step."""
         self._going.append(lane)
-        self._engine.at(self._engine.now_s(), self._release_all)
+        self._engine.soon(self._release_all)
 
     def _release_all(self) -> None:
         # A claim that is out renews the token: a release with the old one would be fenced, and what

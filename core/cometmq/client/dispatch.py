@@ -45,7 +45,6 @@ class Dispatch:
         self._engine = engine
         self._options = options
         self._lease = lease
-        self._waking = False
         self._passed = (Truncated,) if options.on_expired == "stop" else (Truncated, Expired)
 
     # --- what there is ------------------------------------------------------------------------
@@ -70,7 +69,7 @@ class Dispatch:
         self.lanes[lane.key] = lane
         lane.cursor.idle = lane.topic.paused
         lane.topic.fetcher.cursors.append(lane.cursor)
-        lane.topic.fetcher.hurry_soon()
+        self._engine.soon(lane.topic.fetcher.hurry)  # the queues of a step are one fetch
 
     def remove(self, lane: Lane) -> None:
         """A queue is no longer ours; who still has messages of it finishes for himself."""
@@ -101,16 +100,6 @@ class Dispatch:
         for topic in self.topics.values():
             topic.fetcher.pump()
             self._signal(topic)
-
-    def wake_soon(self) -> None:
-        """The same, once for all changes of a step."""
-        if not self._waking:
-            self._waking = True
-            self._engine.at(self._engine.now_s(), self._wake_now)
-
-    def _wake_now(self) -> None:
-        self._waking = False
-        self.wake()
 
     # --- handing out --------------------------------------------------------------------------
 

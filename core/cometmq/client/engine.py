@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeVar
@@ -89,6 +90,7 @@ class Engine:
         """Callbacks of users, for the driver to run without its lock."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_ids = count()
+        self._once: dict[Callable[[], None], tuple[float, Timer]] = {}
         self._blocked = False
         self._presence = Presence(self.connection, self.at)
         self.connection.on_met = self._presence.met
@@ -104,6 +106,17 @@ class Engine:
         timer = Timer(callback)
         heappush(self._timers, (when_s, next(self._timer_ids), timer))
         return timer
+
+    def soon(self, callback: Callable[[], None], after_s: float = 0.0) -> None:
+        """Have `callback` called once for all who ask for it until then: at the end of this step,
+        or `after_s` later if nobody wants it sooner."""
+        at_s = self.now_s() + after_s
+        asked = self._once.get(callback)
+        if asked is not None:
+            if asked[0] <= at_s:
+                return
+            asked[1].cancel()
+        self._once[callback] = at_s, self.at(at_s, partial(self._call_once, callback))
 
     def sleep(self, seconds: float) -> Waitable[None]:
         """Something that ends after a while."""
@@ -215,6 +228,7 @@ class Engine:
         self.closed = error
         self.connection.close(error)
         self._timers.clear()
+        self._once.clear()
         self._drop_channel()
 
     # --- inside -------------------------------------------------------------------------------
@@ -275,6 +289,10 @@ class Engine:
                 went = True
                 callback()
         return went
+
+    def _call_once(self, callback: Callable[[], None]) -> None:
+        del self._once[callback]
+        callback()
 
     def _open(self, now_s: float) -> None:
         self._presence.trying(now_s)

@@ -73,7 +73,6 @@ class Fetcher:
         self._backoff = Backoff(engine.environment.random)
         self._idle_s = IDLE_FIRST_S
         self._paused = False
-        self._hurrying = False
         keep_pages()
 
     def pump(self) -> None:
@@ -103,16 +102,6 @@ class Fetcher:
         """A place changed: ask now, not after the pause."""
         self._paused = False
         self.pump()
-
-    def hurry_soon(self) -> None:
-        """The same, once for all places that change in a step: so they are one fetch."""
-        if not self._hurrying:
-            self._hurrying = True
-            self._engine.at(self._engine.now_s(), self._hurry_now)
-
-    def _hurry_now(self) -> None:
-        self._hurrying = False
-        self.hurry()
 
     def _fetch(self, cursors: list[Cursor], fetch_bytes: int) -> None:
         options = self._options

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from cometmq.client.backoff import Backoff, Pace
 from cometmq.client.calls import Call
 from cometmq.client.connection import State
-from cometmq.client.engine import Engine, Timer
+from cometmq.client.engine import Engine
 from cometmq.client.flows import Task, log
 from cometmq.client.group_options import GroupOptions, Lease
 from cometmq.client.told import sentence
@@ -60,7 +60,6 @@ class Membership:
         self._on_failure = on_failure
         self._call: Call[GroupAdvice] | None = None
         self._task: Task[None] | None = None
-        self._nudge: Timer | None = None
         self._leaving = False
         self._known = 0
         self._warned: set[str] = set()
@@ -78,8 +77,8 @@ class Membership:
 
     def nudge(self) -> None:
         """What a heartbeat says has changed: send a new one, once for all changes of a step."""
-        if self._task is not None and self._nudge is None:
-            self._nudge = self._engine.at(self._engine.now_s(), self._renew)
+        if self._task is not None:
+            self._engine.soon(self._renew)
 
     async def leave(self, deadline_s: float) -> None:
         """Say good-bye. Raises Refused, Retryable."""
@@ -160,7 +159,6 @@ class Membership:
         return advice
 
     def _renew(self) -> None:
-        self._nudge = None
         call = self._call
         if call is not None and not call.done:
             self._engine.connection.abandon(call)
