@@ -24,6 +24,11 @@ FAILURES = (Exception, SystemExit, KeyboardInterrupt)
 end the process: asyncio would let these two go through everything, and stop the loop."""
 
 
+def tellable(words: str) -> str:
+    """What a plugin said, as it can be told to anybody: it may hold what UTF-8 has no bytes for."""
+    return words if words.isascii() else words.encode(errors="backslashreplace").decode()
+
+
 # --- what a client can meet -------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from cometmq.errors import (
     PluginFailure,
     Refused,
     Retryable,
+    tellable,
 )
 from cometmq.interfaces import Refuse
 from cometmq.names import NAME_RULE, is_name
@@ -37,11 +38,9 @@ class Rejected(CometError):
     """The answer to a request, or to one part of it, is no: with a status and one sentence."""
 
     def __init__(self, status: int, detail: str, retry_after_ms: int = 0) -> None:
-        # What a plugin raised or said may hold what UTF-8 has no bytes for.
-        told = detail if detail.isascii() else detail.encode(errors="backslashreplace").decode()
-        super().__init__(told)
         self.status = status
-        self.detail = told
+        self.detail = tellable(detail)
+        super().__init__(self.detail)
         self.retry_after_ms = retry_after_ms
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pluggy
 
-from cometmq.errors import FAILURES, CometError, PluginFailure
+from cometmq.errors import FAILURES, CometError, PluginFailure, tellable
 from cometmq.plugins.discovery import Candidate
 from cometmq.plugins.returns import described, fits, promised, settled
 
@@ -155,13 +155,12 @@ class HookCall:
 
 
 def _words_of(error: BaseException) -> str:
-    """What an error says, as it can be told to anybody: it is a plugin's, and may say anything, or
-    fail at it."""
+    """What an error says: it is a plugin's, and may say anything, or fail at it."""
     try:
         words = str(error)
     except FAILURES as another:
         words = f"(its text can't be had: {type(another).__name__})"
-    return words[:WORDS_MAX].encode(errors="backslashreplace").decode()
+    return tellable(words[:WORDS_MAX])
 
 
 class _Steps:
