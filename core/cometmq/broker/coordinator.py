@@ -333,14 +333,9 @@ class Coordinator:
         if header.known == member.generation and wait_ms:
             member.parked = self._park.hold(waiting, [_key(group.name, member.name)], wait_ms)
             if member.parked:
-                request.session.on_end[waiting] = lambda: self._left(waiting, request)
+                request.when_gone(waiting, lambda: self._park.drop(waiting))
                 return
         request.answer(advice_reply(group, member))
-
-    def _left(self, waiting: _ParkedHeartbeat, request: Request) -> None:
-        """Whoever asked is gone, so it gets no answer."""
-        self._park.drop(waiting)
-        request.drop()
 
 
 class _ParkedHeartbeat:

@@ -119,8 +119,7 @@ class Fetches:
         for offer in self._fetch_wait:
             kept = offer(fetch)
             if kept is True:
-                session = fetch.request.session
-                session.on_end[fetch] = lambda: self._left(fetch)
+                fetch.request.when_gone(fetch, lambda: self.forget(fetch))
                 fetch.tell_soon()
                 self.log.demand(self.log.appended)
                 return
@@ -132,11 +131,6 @@ class Fetches:
         """It waits no longer, whoever kept it."""
         fetch.hush()
         self._drop(fetch)
-
-    def _left(self, fetch: WaitingFetch) -> None:
-        """Whoever asked is gone, so it gets no answer."""
-        self.forget(fetch)
-        fetch.request.drop()
 
     async def _read_slowly(
         self, fetch: WaitingFetch, reply: Reply, turn: int, give_back: GiveBack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -49,6 +49,16 @@ class Request(msgspec.Struct, eq=False):
         self.drop()
         if not self.silent:
             self.peer.send(protocol.pack(self.id, status, Failure(detail, retry_after_ms)))
+
+    def when_gone(self, waiter: object, forget: Callable[[], None]) -> None:
+        """`waiter` keeps this request. Should whoever asked be gone before `waiter` is out of the
+        session's `on_end`, `forget` is called and nobody is answered."""
+
+        def left() -> None:
+            forget()
+            self.drop()
+
+        self.session.on_end[waiter] = left
 
     def drop(self) -> None:
         """Give no answer, now or later: the sender wants none, or it can't be known."""
