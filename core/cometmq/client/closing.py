@@ -74,7 +74,7 @@ class Closing:
         requests = self._sender.requests
         if not requests:
             return True
-        return requests < WINDOW and self._early < EARLY_MAX and len(self._open) <= CROWD
+        return requests < WINDOW and self._early < EARLY_MAX and not self.crowded
 
     def close_early(self, batch: Batch) -> None:
         """Close one that may."""
