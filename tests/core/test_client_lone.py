@@ -68,7 +68,7 @@ def test_it_is_out_at_once_and_leaves_nothing_behind(rig: LoneRig) -> None:
     assert rig.begin(orders(1)) and len(rig.sends()) == 1
     assert not sender.is_idle() and rig.producer.unacknowledged() == 1
     rig.answer()
-    assert sender.is_idle() and not sender.unfinished
+    assert sender.is_idle() and not sender.gather()
     assert rig.producer.unacknowledged() == 0 and rig.producer.topics["orders"].in_flight == 0
     assert rig.begin(orders(2))
 
@@ -146,7 +146,7 @@ def test_what_could_not_be_made_a_request_ends_in_its_time(
         patch.setattr(rig.engine, "start", short)
         with pytest.raises(MemoryError):
             rig.producer.begin_lone(orders(1), None)
-    (batch,) = rig.producer.sender.unfinished
+    (batch,) = rig.producer.sender.gather()
     assert not rig.begin(orders(2))
     rig.pass_time(ProducerOptions().send_timeout + 1)
     with pytest.raises(Retryable):

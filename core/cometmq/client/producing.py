@@ -223,7 +223,7 @@ class Accumulator:
         for batch in list(self.open):
             self._close(batch)
         self.sender.pump()
-        closed = list(self.sender.unfinished)
+        closed = self.sender.gather()
         for batch in closed:
             if not await self.engine.until(batch, deadline_s):
                 break

@@ -109,11 +109,11 @@ class Sender:
         lane.out[batch] = lone
         self._in_call[lone] = [batch]
 
-    @property
-    def unfinished(self) -> dict[Batch, None]:
-        """Closed and not done, in the order of closing."""
+    def gather(self) -> list[Batch]:
+        """All that is closed and not done, in the order of closing; one that was alone goes on as
+        all others do."""
         self.join_lone()
-        return self._unfinished
+        return list(self._unfinished)
 
     @property
     def messages(self) -> int:
@@ -143,7 +143,7 @@ class Sender:
     def close(self, error: CometError) -> None:
         """Give up all that is not done: unknown what was sent, the rest ends with `error`."""
         self._closed = True
-        for batch in list(self.unfinished):
+        for batch in self.gather():
             call = self._lane(batch).out.get(batch)
             if batch.maybe_stored or (call is not None and call.sent):
                 self._end(batch, self._unknown(batch, "the producer was closed"))
@@ -347,7 +347,7 @@ class Sender:
         """End the batches whose time is over, and come back for the next."""
         now_s = self._engine.now_s()
         self._sweep = None
-        for batch in list(self.unfinished):
+        for batch in self.gather():
             if batch.deadline_s > now_s:
                 self._sweep = self._engine.at(batch.deadline_s, self._expire)
                 break
