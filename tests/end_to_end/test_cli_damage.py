@@ -76,6 +76,7 @@ def test_what_a_start_found_damaged_at_the_edge_of_a_queue_is_not_passed_over(
         file.seek(content.index(body))
         file.write(b"?")
     broker.start()
+    assert "at the end of a queue they may look" in broker.log.read_text()
     done = run_mq("consume", "t", address=broker.address)
     assert (done.code, done.out) == (1, b"the first\n" if place else b"")
     assert ".seg" in done.err

@@ -82,9 +82,12 @@ def recovery_lines(report: RecoveryReport) -> list[str]:
         + (f"the bytes are kept in {cut.kept}" if cut.kept else "it held nothing but zeros")
         for cut in report.cuts
     ]
+    served = "all others are served"
+    if report.in_doubt:
+        served = "but at the end of a queue they may look as if they had never been there"
     lines += [
         f"DAMAGE at position {damage.position} of {damage.file}: {damage.reason}; the messages "
-        "there answer DAMAGED, all others are served"
+        f"there answer DAMAGED, {served}"
         for damage in report.damage
     ]
     if report.missing_below:
