@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,12 +45,13 @@ class Guard:
 
 @pytest.fixture
 def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed distribution with a good plugin and one that can't be imported."""
+    """An installed distribution with a good plugin and two that can't be imported."""
     info = tmp_path / "listed-2.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: listed\nVersion: 2.0\n")
     (info / "entry_points.txt").write_text(
         "[cometmq.plugins]\nlisted-guard = listed_guard:Guard\nlisted-gone = no_such_thing:Gone\n"
+        "listed-missing = listed_guard:Missing\n"
     )
     (tmp_path / "listed_guard.py").write_text(GUARD)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -90,8 +92,20 @@ def test_the_list_has_the_enabled_in_order_and_then_the_rest() -> None:
 @pytest.mark.usefixtures("distribution")
 def test_a_plugin_that_can_not_be_imported_does_not_spoil_the_list() -> None:
     listed = {it["name"]: it for it in as_json("plugins")}
-    assert "can't be imported from no_such_thing:Gone" in listed["listed-gone"]["error"]
-    assert "can't be imported from no_such_thing:Gone" in output("plugins")
+    assert listed["listed-gone"]["error"] == "No module named 'no_such_thing'"
+    assert "can't be imported from listed_guard:Missing" in listed["listed-missing"]["error"]
+    assert "No module named 'no_such_thing'" in output("plugins")
+
+
+def test_a_plugin_without_its_package_says_in_its_line_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    for module in [name for name in sys.modules if name.startswith("cometmq_transports.zeromq")]:
+        monkeypatch.delitem(sys.modules, module)
+    (line,) = [line for line in output("plugins").splitlines() if line.startswith("zeromq ")]
+    assert line.count("pyzmq") == 1 and "the transport `zeromq` needs pyzmq" in line
+    assert line.endswith("pip install 'cometmq[zeromq]'")
 
 
 def test_the_list_for_people_has_a_line_a_plugin() -> None:

@@ -134,11 +134,17 @@ def _available(composition: Composition) -> Iterator[Listed]:
         try:
             declaration = declare(catalogue.find(name, "listed"))
         except PluginError as error:
-            yield Listed(name, "?", "?", AVAILABLE, error=str(error))
+            yield Listed(name, "?", "?", AVAILABLE, error=_told(error))
             continue
         candidate, hooks = declaration.candidate, hook_names(declaration.loaded)
         slots = tuple(hook for hook in hooks if hook in SLOTS)
         yield Listed(name, candidate.version, candidate.distribution, AVAILABLE, slots, hooks)
+
+
+def _told(error: PluginError) -> str:
+    """Of something that is not installed only what, and how to have it: the line says the rest."""
+    cause = error.__cause__
+    return str(cause if isinstance(cause, ModuleNotFoundError) else error)
 
 
 def _shown(declaration: Declaration) -> Shown:
