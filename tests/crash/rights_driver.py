@@ -93,7 +93,10 @@ def main() -> None:
     for state in states:
         data = Path(folder) / "data"
         shutil.copytree(original, data)
-        if job == "start":
+        if job == "empty":
+            for path in data.glob("log/*.seg"):
+                path.unlink()
+        if job != "roll":
             forbid(data, state)
             found[state] = {"doctor": look(data), "start": serve(data)}
         else:

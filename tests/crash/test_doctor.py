@@ -216,6 +216,21 @@ def test_a_bad_node_id_is_set_aside(data: Path) -> None:
     assert not start(data)[0].in_doubt
 
 
+@pytest.mark.parametrize("gone", ["*.seg", "*"])
+def test_a_bad_node_id_beside_an_empty_log_is_set_aside(data: Path, gone: str) -> None:
+    for path in (data / "log").glob(gone):
+        path.unlink()
+    if gone == "*":
+        (data / "log").rmdir()
+    found = doctor(data)
+    assert (found["starts"], serious(found)) == ("writes", [])
+    (data / "node").write_bytes(b"\0" * 17)
+    found = doctor(data)
+    assert found["starts"] == "fails" and "is no node id" in serious(found)[0]
+    found = doctor(data, "--repair")
+    assert found["healthy"] and (data / "cut" / "node").exists()
+
+
 def test_doubt_is_named_and_the_end_is_cut_only_when_told(data: Path) -> None:
     segment = segments(data)[-1]
     hit = messages_in(data, segment)[1]

@@ -56,11 +56,14 @@ def found(folder: Path, job: str, states: list[str]) -> dict[str, Any]:
     return answer
 
 
-def test_the_doctor_knows_what_a_start_may_write(tmp_path: Path) -> None:
-    answers = found(tmp_path, "start", [*HARMLESS, *FATAL])
+@pytest.mark.parametrize("job", ["start", "empty"])
+def test_the_doctor_knows_what_a_start_may_write(tmp_path: Path, job: str) -> None:
+    """Also where somebody took away the segments."""
+    fatal = {state: name for state, name in FATAL.items() if job == "start" or ".seg" not in state}
+    answers = found(tmp_path, job, [*HARMLESS, *fatal])
     for state in HARMLESS:
         assert answers[state] == {"doctor": ["writes", []], "start": "writes"}, state
-    for state, name in FATAL.items():
+    for state, name in fatal.items():
         (starts, errors), start = answers[state]["doctor"], answers[state]["start"]
         assert starts == "fails" and name in errors[0] and "Permission denied" in errors[0], state
         assert "Permission denied" in start and "right" in start or "may read" in start, state

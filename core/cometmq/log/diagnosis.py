@@ -54,14 +54,28 @@ class Diagnosis(msgspec.Struct):
 
 
 def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
-    """Look at the data folder. `storage` is the folder's, not open. Raises LogError if there is no
-    log in it, OSError when it can't be read."""
-    holder = files.locked_by(f"{folder}/lock")
+    """Look at the data folder. `storage` is the folder's, not open. Raises LogError if no broker
+    was ever there, OSError when it can't be read."""
     diagnosis = Diagnosis(folder, "writes")
+    newest: list[str] = []
     if _is_empty(files, folder):
         text = f"{folder}/log holds no segment: the next start begins a new, empty log"
         diagnosis.complaints.append(Complaint("warning", text))
-        return diagnosis
+        node = _check_node(files, diagnosis)
+    else:
+        node, newest = _check_log(files, storage, diagnosis)
+    if node == "" and diagnosis.starts == "writes":
+        diagnosis.starts = "fails"
+    _check_rights(files, diagnosis, newest)
+    return diagnosis
+
+
+def _check_log(
+    files: Files, storage: Storage, diagnosis: Diagnosis
+) -> tuple[str | None, list[str]]:
+    """Everything but the rights. Returns what `_check_node` does, and the newest segment."""
+    folder = diagnosis.folder
+    holder = files.locked_by(f"{folder}/lock")
     report = verify_log(files, folder)
     if holder is not None:
         served = f"{holder} serves this folder; what it writes meanwhile may look torn, or is not"
@@ -75,10 +89,7 @@ def diagnose(files: Files, storage: Storage, folder: str) -> Diagnosis:
         diagnosis.complaints.append(_complaint(finding.kind, finding.text, finding.file))
     _check_rest(files, diagnosis)
     diagnosis.complaints += [Complaint("note", note) for note in report.notes]
-    if node == "" and diagnosis.starts == "writes":
-        diagnosis.starts = "fails"
-    _check_rights(files, diagnosis, [segment.file for segment in report.segments][-1:])
-    return diagnosis
+    return node, [segment.file for segment in report.segments][-1:]
 
 
 def repair(files: Files, storage: Storage, diagnosis: Diagnosis, *, cut: bool) -> list[str]:
@@ -145,9 +156,9 @@ def _complaint(kind: str, text: str, file: str) -> Complaint:
 
 
 def _is_empty(files: Files, folder: str) -> bool:
-    """Whether a broker had its log here and nothing is left of it."""
-    names = files.list(f"{folder}/log")
-    return files.exists(f"{folder}/node") and not any(name.endswith(".seg") for name in names)
+    """Whether a broker was here, and there is no log, or none any more."""
+    known = any(files.exists(f"{folder}/{name}") for name in ("node", "lock"))
+    return known and not any(name.endswith(".seg") for name in files.list(f"{folder}/log"))
 
 
 def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
@@ -172,10 +183,11 @@ def _check_node(files: Files, diagnosis: Diagnosis) -> str | None:
 def _check_rights(files: Files, diagnosis: Diagnosis, newest: list[str]) -> None:
     """What a start writes: the lock, and unless it only reads, new files and the newest segment."""
     folder = diagnosis.folder
-    made = [name for name in ("lock", "node") if not files.exists(f"{folder}/{name}")]
+    made = [name for name in ("lock", "node", "log") if not files.exists(f"{folder}/{name}")]
     wanted = [folder if "lock" in made else f"{folder}/lock"]
     if diagnosis.starts != "only reads":
-        wanted += [f"{folder}/log", *newest, *([folder] if made else [])]
+        wanted += [*newest, *([folder] if made else [])]
+        wanted += [] if "log" in made else [f"{folder}/log"]
     refusals = [files.refusal(path) for path in dict.fromkeys(wanted)]
     for refusal in filter(None, refusals):
         diagnosis.starts = "fails"
