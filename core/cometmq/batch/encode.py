@@ -135,10 +135,8 @@ def encode_bodies(
     frame = Frame(attributes, queue, births[0][1], births[-1][1], len(name), name + sections)
     ends = [place for place, _ in births[1:]] + [len(bodies)]
     if len(bodies) <= max(FEW_BODIES, BODIES_A_BIRTH * len(births)):
-        records: list[RecordTuple] = []
-        for (place, born_time), end in zip(births, ends, strict=True):
-            records += [(born_time, body, "", (), NO_PROPERTIES) for body in bodies[place:end]]
-        return _encode_at_once(frame, records, _bare_table(records)) or _encode_each(frame, records)
+        records = _bare_records(births, ends, bodies)
+        return _encode_at_once(frame, records, _bare_table(bodies)) or _encode_each(frame, records)
     sizes = list(map(len, bodies))
     heads: list[bytes] = []
     lengths: list[int] = []
@@ -283,11 +281,21 @@ class _Heads(dict[int, bytes]):
         return head
 
 
-def _bare_table(records: Sequence[RecordTuple]) -> Table:
-    """Lengths of records that have nothing but a born time and a body, without encoding."""
+def _bare_records(
+    births: Sequence[tuple[int, int]], ends: Sequence[int], bodies: Sequence[bytes]
+) -> list[RecordTuple]:
+    """Records that have nothing but a born time and a body."""
+    born_times: list[int] = []
+    for (place, born_time), end in zip(births, ends, strict=True):
+        born_times += [born_time] * (end - place)
+    pairs = zip(born_times, bodies, strict=True)
+    return [(born_time, body, "", (), NO_PROPERTIES) for born_time, body in pairs]
+
+
+def _bare_table(bodies: Sequence[bytes]) -> Table:
+    """Lengths of such records, without encoding."""
     # As below, and a tag of no bytes.
-    sizes = [len(record[1]) for record in records]
-    return Table([n + (15 if n < 256 else 16 if n < 65536 else 18) for n in sizes])
+    return Table([n + (15 if n < 256 else 16 if n < 65536 else 18) for n in map(len, bodies)])
 
 
 def _plain_table(records: Sequence[RecordTuple]) -> Table | None:

@@ -228,8 +228,9 @@ class Batch(Waitable[Stored]):
     ) -> bytearray:
         """What is in it as the broker gets it. Raises as `encode_messages` does."""
         topic, queue = self.topic.route.topic, self.queue
-        # The last place may have none that got in, where threads were at it.
-        births = sorted(birth for birth in self.births.copy().items() if birth[0] < len(records))
+        births = sorted(self.births.items())  # one call: other threads may still be at it
+        while births[-1][0] >= len(records):
+            births.pop()  # that message did not get in any more
         if self.plain and len(records) > 1:
             bodies = cast(list[bytes], records)
             return encode_bodies(topic, queue, births, bodies, producer=number)
