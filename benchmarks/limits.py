@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -92,21 +93,23 @@ def _sync_in_thread(folder: Path, times: int) -> float:
             file.write(BODY)
             pool.submit(os.fdatasync, file.fileno()).result()
 
-        times_us = _times_us(write, times)
+        took_us = times_us(write, times)
     path.unlink()
-    return times_us[len(times_us) // 2]
+    return took_us[len(took_us) // 2]
 
 
 def _memcpy(mib: int, times: int = 5) -> float:
     source, target = ctypes.create_string_buffer(mib * MIB), ctypes.create_string_buffer(mib * MIB)
     ctypes.memset(source, 1, mib * MIB)
     ctypes.memset(target, 1, mib * MIB)
-    copies_us = _times_us(lambda: ctypes.memmove(target, source, mib * MIB), times)
+    copies_us = times_us(lambda: ctypes.memmove(target, source, mib * MIB), times)
     return mib * MIB / copies_us[times // 2]
 
 
-def _round_trip(times: int) -> tuple[float, float]:
-    """A blocking DEALER here and a blocking ROUTER in another process, 1 KiB each way."""
+@contextlib.contextmanager
+def bare_round_trip() -> Iterator[Callable[[], None]]:
+    """A blocking DEALER here and a blocking ROUTER in another process: one call is 1 KiB each
+    way."""
     address = f"tcp://127.0.0.1:{free_port()}"
     echo = subprocess.Popen([sys.executable, "-m", "benchmarks.echo", address])
     try:
@@ -117,15 +120,20 @@ def _round_trip(times: int) -> tuple[float, float]:
                 dealer.send(BODY)
                 dealer.recv()
 
-            _times_us(trip, times // 10)
-            times_us = _times_us(trip, times)
+            yield trip
     finally:
         echo.terminate()
         echo.wait()
-    return times_us[len(times_us) // 2], times_us[len(times_us) * 99 // 100]
 
 
-def _times_us(work: Callable[[], object], times: int) -> list[float]:
+def _round_trip(times: int) -> tuple[float, float]:
+    with bare_round_trip() as trip:
+        times_us(trip, times // 10)
+        took_us = times_us(trip, times)
+    return took_us[len(took_us) // 2], took_us[len(took_us) * 99 // 100]
+
+
+def times_us(work: Callable[[], object], times: int) -> list[float]:
     """How long each call took, in ascending order."""
     return sorted(_each_us(work, times))
 
