@@ -16,6 +16,7 @@ import cometmq
 from cometmq import Closed, Message, OutcomeUnknown, Refused, SendResult, aio
 from cometmq.aio import Admin, Producer, PullConsumer
 from cometmq.batch import parse
+from cometmq.client.flows import Waitable
 from cometmq.protocol import Failure, Operation, Status
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
@@ -197,6 +198,21 @@ def test_what_a_poll_found_as_it_was_cancelled_comes_again(
                     with pytest.raises(asyncio.CancelledError):
                         await consumer.poll(timeout=10)
                 assert [message.body for message in await consumer.poll(timeout=10)] == [b"x"]
+
+    run(work())
+
+
+def test_who_waits_in_pieces_leaves_nothing_behind() -> None:
+    """A worker of an idle consumer looks twice a second, be it for weeks."""
+
+    async def work() -> None:
+        async with Producer(ADDRESS, connect=ScriptedBroker().connect) as producer:
+            news: Waitable[None] = Waitable()
+            for _ in range(3):
+                assert not await producer._driver.wait(news, 0.001)
+            assert not news._waiters
+            news.resolve(None)
+            assert await producer._driver.wait(news, 0.001)
 
     run(work())
 

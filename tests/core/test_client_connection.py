@@ -168,6 +168,19 @@ def test_a_name_that_nobody_has_is_no_reason_to_start_a_broker() -> None:
     assert "mq run" not in str(caught.value)
 
 
+def test_calls_that_had_long_and_were_answered_soon_leave_nothing_behind() -> None:
+    rig = ClientRig()
+    for _ in range(2000):
+        listing(rig, 86_400.0)
+        rig.step()
+    assert not rig.engine.connection.pending
+    assert len(rig.engine.connection._deadlines) < 600
+    rig.broker.hold(LIST)
+    late = listing(rig, 1.0)
+    rig.pass_time(2.0)
+    assert isinstance(late.error, Retryable), "what is still waited for is still told of"
+
+
 def test_a_broker_that_stays_away_is_told_of_once_and_so_is_its_return(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

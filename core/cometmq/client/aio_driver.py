@@ -97,6 +97,7 @@ class AioDriver:
             await ended
         finally:
             self._waiting.discard(ended)
+            waitable.drop_waiter(wake)
             if timer is not None:
                 timer.cancel()
         return waitable.done

@@ -21,6 +21,7 @@ import msgspec
 
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
+from cometmq.client.heap import Heap
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
 from cometmq.client.signs_of_life import SignsOfLife
 from cometmq.client.told import usable
@@ -101,7 +102,7 @@ class Connection:
         """Called when a connection is over."""
         self._credentials = credentials
         self._queue: deque[Call[Any]] = deque()
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines: Heap[tuple[float, int]] = Heap()
         self._backoff = Backoff(random)
         self._open_at_s = 0.0
         self._next_id = 1
@@ -128,6 +129,8 @@ class Connection:
         self._queue.append(call)
         if deadline_s != NEVER:
             heappush(self._deadlines, (deadline_s, call.id))
+            if len(self._deadlines) > self._deadlines.most:
+                self._deadlines.weed(lambda each: each[1] in self.pending)
         return call
 
     def start(self, call: Call[Any], send: Send | None) -> None:

@@ -20,6 +20,7 @@ from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.connection import DOWN, GREETING, NEVER, READY, Connection
 from cometmq.client.flows import Flow, Task, Waitable
+from cometmq.client.heap import Heap
 from cometmq.client.presence import Presence
 from cometmq.client.transports import find_connect
 from cometmq.environment import Buffer, Environment
@@ -88,7 +89,7 @@ class Engine:
         """Why nothing works any more, once it is closed."""
         self.deferred: deque[Callable[[], object]] = deque()
         """Callbacks of users, for the driver to run without its lock."""
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: Heap[tuple[float, int, Timer]] = Heap()
         self._timer_ids = count()
         self._once: dict[Callable[[], None], tuple[float, Timer]] = {}
         self._blocked = False
@@ -105,6 +106,8 @@ class Engine:
         """Have `callback` called by the first `pump` at or after `when_s`."""
         timer = Timer(callback)
         heappush(self._timers, (when_s, next(self._timer_ids), timer))
+        if len(self._timers) > self._timers.most:
+            self._timers.weed(lambda each: each[2].callback is not None)
         return timer
 
     def soon(self, callback: Callable[[], None], after_s: float = 0.0) -> None:

@@ -51,6 +51,11 @@ class Waitable(Generic[T]):
         else:
             self._waiters.append(waiter)
 
+    def drop_waiter(self, waiter: Callable[[], None]) -> None:
+        """Don't call this one, which was added: whoever waits in pieces would leave one of each."""
+        if self._waiters is not None:
+            self._waiters.remove(waiter)
+
     def result(self) -> T:
         """The value. Raises the error it ended with."""
         if self._error is not None:
