@@ -28,7 +28,6 @@ from cometmq.client.assignment import TopicQueue
 from cometmq.client.batching import Batch, Outcome, Receipt, SendResult
 from cometmq.client.connection import NEVER
 from cometmq.client.consumer import assign, assign_first
-from cometmq.client.cursor import Cursor, Place
 from cometmq.client.faces import AioFace, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.flows import log
@@ -36,7 +35,7 @@ from cometmq.client.handout import HeldMessage
 from cometmq.client.offsets import Start
 from cometmq.client.producer_options import ProducerOptions
 from cometmq.client.producing import Accumulator
-from cometmq.client.reading import Reader
+from cometmq.client.reading import Reader, Taken
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
 from cometmq.errors import Closed, CometError, OutcomeUnknown
@@ -218,7 +217,7 @@ class PullConsumer(AioFace):
 
     async def poll(self, max_messages: int = 500, timeout: float = 1.0) -> list[ReceivedMessage]:
         """See `cometmq.PullConsumer.poll`."""
-        taken: dict[Cursor, Place] = {}
+        taken: Taken = {}
         try:
             return await self._driver.run(self._reader.poll(max_messages, timeout, taken))
         except CometError:

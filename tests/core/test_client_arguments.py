@@ -79,6 +79,8 @@ def calls(consumer: PullConsumer, member: Consumer, producer: Producer) -> dict[
         ),
         "timeout='1': a number": lambda: producer.flush(timeout=wrong),
         "timeout='1': ": lambda: member.receive(timeout=wrong),
+        "timeout=nan: a number is": lambda: consumer.poll(timeout=float("nan")),
+        "timeout=nan: a number": lambda: member.receive(timeout=float("nan")),
     }
 
 

@@ -15,7 +15,7 @@ from cometmq.client.background_commits import LATEST_S
 from cometmq.client.consumer import assign
 from cometmq.client.fetcher import AHEAD_FROM_BYTES, FetchOptions
 from cometmq.client.offsets import Start
-from cometmq.client.reading import Reader
+from cometmq.client.reading import Reader, Taken
 from cometmq.client.taking import FAREWELL_S, UnreadablePolicy
 from cometmq.errors import Closed, Damaged, Expired, Refused, Retryable, Truncated, Unreadable
 from cometmq.message import ReceivedMessage, UnreadableMessage
@@ -191,6 +191,106 @@ def test_a_queue_added_later_is_read_from_its_beginning() -> None:
     rig.pass_time(31)
     rig.poll()
     assert bodies(rig.poll()) == [b"first of queue 1"]
+
+
+def test_queues_are_placed_once_however_many_polls_are_given_up_meanwhile() -> None:
+    """A second round of it would end later and take the consumer back, or past what came since."""
+    rig = ConsumerRig(start="latest")
+    rig.broker.hold(Operation.OFFSETS)
+    for _ in range(3):
+        task = rig.start(rig.reader.poll(10, 1.0))
+        task.cancel("the caller has no more time")
+    (asked,) = rig.broker.asked(Operation.OFFSETS)
+    task = rig.start(rig.reader.poll(10, 1.0))
+    answer = rig.broker.default(asked)
+    assert answer is not None
+    asked.answer(answer)
+    rig.put(b"news")
+    rig.step()
+    assert bodies(task.result()) == [b"news"]
+    assert len(rig.broker.asked(Operation.OFFSETS)) == 1
+
+
+def test_the_same_assignment_again_does_not_hear_of_the_one_before() -> None:
+    rig = ConsumerRig()
+    rig.broker.hold(Operation.OFFSETS)
+    rig.start(rig.reader.poll(10, 1.0)).cancel("the caller has no more time")
+    rig.reader.assignment.assign_topics(["orders"])
+    task = rig.start(rig.reader.poll(10, 1.0))
+    before, now = rig.broker.asked(Operation.OFFSETS)
+    rig.put(b"0")
+    for asked in (now, before):
+        answer = rig.broker.default(asked)
+        assert answer is not None
+        asked.answer(answer)
+        rig.step()
+    assert bodies(task.result()) == [b"0"]
+    assert rig.poll() == []
+
+
+def test_a_queue_that_is_not_placed_yet_has_no_position() -> None:
+    rig = ConsumerRig()
+    assert rig.poll() == []
+    rig.broker.queues = 2
+    rig.pass_time(31)
+    rig.poll()
+    rig.broker.hold(Operation.OFFSETS)
+    task = rig.start(rig.reader.position(1, None))
+    with pytest.raises(Retryable, match="queue 1 of orders is new"):
+        task.result()
+
+
+def test_a_poll_beside_one_that_ends_before_hears_of_news() -> None:
+    rig = ConsumerRig()
+    patient = rig.start(rig.reader.poll(10, 60.0))
+    other = rig.start(rig.reader.poll(10, 1.0))
+    rig.pass_time(2.0)
+    assert other.result() == []
+    rig.put(b"news")
+    rig.wake()
+    assert patient.done and bodies(patient.result()) == [b"news"]
+
+
+# --- polls that are given up ---
+
+
+def test_a_poll_that_is_given_up_leaves_what_is_on_its_way() -> None:
+    """Or who gives each of them less time than a fetch takes would never get anything."""
+    rig = ConsumerRig()
+    for _ in range(3):
+        taken: Taken = {}
+        rig.start(rig.reader.poll(10, 60.0, taken)).cancel("the caller has no more time")
+        rig.reader.put_back(taken)
+    assert len(rig.fetches()) == 1
+    rig.put(b"news")
+    rig.wake()
+    assert bodies(rig.poll()) == [b"news"]
+
+
+def test_what_a_poll_took_in_vain_comes_again_unless_its_queue_was_sought() -> None:
+    rig = ConsumerRig()
+    rig.put(b"0", b"1", b"2")
+    for sought, expected in [(None, [b"0", b"1", b"2"]), (2, [b"2"])]:
+        taken: Taken = {}
+        rig.run(rig.reader.seek(0, 0, None))
+        task = rig.start(rig.reader.poll(10, 1.0, taken))
+        assert bodies(task.result()) == [b"0", b"1", b"2"]
+        if sought is not None:
+            rig.run(rig.reader.seek(sought, 0, None))
+        rig.reader.put_back(taken)
+        task = rig.start(rig.reader.poll(10, 1.0))
+        rig.pass_time(0.5)
+        assert bodies(task.result()) == expected
+
+
+def test_polls_that_could_have_waited_long_leave_nothing_behind() -> None:
+    rig = ConsumerRig()
+    for number in range(2000):
+        task = rig.start(rig.reader.poll(10, 86_400.0))
+        rig.put(b"%d" % number)
+        rig.wake()
+        assert len(task.result()) == 1
+    assert len(rig.engine._timers) < 600
 
 
 # --- reading ahead ---

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import msgspec
 
 from cometmq.errors import CometError, ConfigError, Refused
@@ -22,6 +24,7 @@ def check_number(
     if (
         isinstance(value, int if whole else int | float)
         and not isinstance(value, bool)
+        and (isinstance(value, int) or not isnan(value))  # a wait for so long would never end
         and (least is None or value >= least)
         and (most is None or value <= most)
         and (above is None or value > above)

@@ -50,16 +50,14 @@ class Assignment:
         if not self._topics and not self._queues:
             raise Refused("nothing to read: give topic=..., or call assign(...) first")
         self._look_for_new_queues()
-        if self._task is None and not self.cursors:
-            self._task = self._engine.spawn(self._place_all())
         task = self._task
-        if task is None:
-            return
-        try:
+        if task is None or task.done:
+            # One that nobody waits for any more goes on: two of them would place all queues twice.
+            self._task = task = None
+            if not self.cursors:
+                self._task = task = self._engine.spawn(self._place_all())
+        if task is not None:
             await task
-        finally:
-            if self._task is task:
-                self._task = None
 
     def some(self, queue: int | None, topic: str | None) -> list[Cursor]:
         """The cursors of a queue, a topic, both, or all. Raises Refused when there are none."""
@@ -106,10 +104,10 @@ class Assignment:
     async def _place_all(self) -> None:
         """Make a cursor for each queue and place it."""
         deadline_s = self._engine.now_s() + self._timeout_s
-        topics, queues = self._topics, self._queues
+        topics, queues, routes = self._topics, self._queues, self._routes
         cursors = {}
         for topic in topics or sorted({topic for topic, _ in queues}):
-            route = await self._routes.resolve(topic, deadline_s)
+            route = await routes.resolve(topic, deadline_s)
             numbers = [queue for name, queue in queues if name == topic] or range(route.queues)
             for queue in numbers:
                 if not 0 <= queue < route.queues:
@@ -118,7 +116,7 @@ class Assignment:
                 cursors[topic, queue] = Cursor(topic, queue, route.incarnation)
         placed = list(cursors.values())
         await place(self._engine, placed, self._group, self._start, deadline_s)
-        if (topics, queues) == (self._topics, self._queues):  # not assigned anew meanwhile
+        if routes is self._routes:  # not assigned anew meanwhile
             self._use(cursors)
             self._fetcher.hurry()
 
@@ -141,7 +139,9 @@ class Assignment:
         try:
             (part,) = await ask_offsets(self._engine, refs([cursor]), deadline_s)
         except CometError:
-            self.cursors.pop((cursor.topic, cursor.queue), None)  # the next poll tries again
+            key = cursor.topic, cursor.queue
+            if self.cursors.get(key) is cursor:
+                del self.cursors[key]  # the next poll tries again
             raise
         if cursor.place is None:
             cursor.move(part.min_offset, part.epoch)

@@ -8,12 +8,11 @@ from functools import partial
 
 from cometmq.client.arguments import milliseconds
 from cometmq.client.assignment import TopicQueue
-from cometmq.client.cursor import Cursor, Place
 from cometmq.client.driver import Driver
 from cometmq.client.faces import Face, make_engine
 from cometmq.client.fetcher import ExpiredPolicy, FetchOptions
 from cometmq.client.offsets import Start
-from cometmq.client.reading import Reader
+from cometmq.client.reading import Reader, Taken
 from cometmq.client.taking import UnreadablePolicy
 from cometmq.environment import Environment
 from cometmq.errors import CometError, Refused
@@ -90,7 +89,7 @@ class PullConsumer(Face):
         again).
         Raises Retryable when the broker can't be reached to begin with, Closed.
         """
-        taken: dict[Cursor, Place] = {}
+        taken: Taken = {}
         try:
             return self._driver.run(self._reader.poll(max_messages, timeout, taken), stays=True)
         except CometError:
@@ -116,7 +115,8 @@ class PullConsumer(Face):
         return self._driver.run(self._reader.committed())
 
     def position(self, queue: int | None = None, topic: str | None = None) -> int:
-        """The offset of the next message that a poll returns from this queue."""
+        """The offset of the next message that a poll returns from this queue. Raises Retryable for
+        one that its topic just got."""
         return self._driver.run(self._reader.position(queue, topic))
 
     def seek(self, offset: int, queue: int | None = None, topic: str | None = None) -> None:

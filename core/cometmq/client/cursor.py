@@ -63,6 +63,7 @@ class Cursor:
         "place",
         "queue",
         "raised",
+        "seeks",
         "suspect",
         "token",
         "topic",
@@ -92,6 +93,8 @@ class Cursor:
         """The offset of a batch whose bytes were wrong once."""
         self.dirty = False
         """Whether the place is worth a commit."""
+        self.seeks = 0
+        """How often its user has chosen another place."""
         self.asked = Place(0, 0)
         """The place that its user last asked to commit."""
         self.token: Token | None = None

@@ -20,9 +20,12 @@ from cometmq.client.offsets import (
 from cometmq.client.placing import move_to, refs
 from cometmq.client.taking import FAREWELL_S, Taker, UnreadablePolicy
 from cometmq.client.validation import check_name
-from cometmq.errors import CometError, Expired, Refused, Truncated
+from cometmq.errors import CometError, Expired, Refused, Retryable, Truncated
 from cometmq.message import ReceivedMessage
 from cometmq.protocol import CommitPart
+
+Taken = dict[Cursor, tuple[Place, int]]
+"""Where a poll found what it took of each queue, and how often that had been sought."""
 
 
 class Reader:
@@ -55,38 +58,46 @@ class Reader:
         self._background = BackgroundCommits(
             engine, self._store, f"group {options.group}: commit failed"
         )
-        self._news: Waitable[None] = Waitable()
+        self._waiting: set[Waitable[None]] = set()
+        """Of polls that found nothing."""
         self._turn = 0
 
     # --- poll ---------------------------------------------------------------------------------
 
     async def poll(
-        self, max_messages: int, timeout_s: float, taken: dict[Cursor, Place] | None = None
+        self, max_messages: int, timeout_s: float, taken: Taken | None = None
     ) -> list[ReceivedMessage]:
         """See `PullConsumer.poll`. `taken` is told where it found what it took."""
         # Looked at closely only when it is not what it nearly always is: this is every poll.
         if type(max_messages) is not int or max_messages < 1:
             check_number("max_messages", max_messages, least=1, whole=True, error=Refused)
-        if type(timeout_s) is not float:
+        if type(timeout_s) is not float or timeout_s != timeout_s:
             check_timeout(timeout_s)
         deadline_s = self.engine.now_s() + timeout_s
         await self.assignment.ready()
         while True:
-            self._news = Waitable()
             self._raise_new()
             messages = self._collect(max_messages, {} if taken is None else taken)
             self._fetcher.pump()
             if messages:
                 return messages
             self._raise_new()
-            if not await self.engine.until(self._news, deadline_s):
+            news: Waitable[None] = Waitable()
+            self._waiting.add(news)
+            try:
+                arrived = await self.engine.until(news, deadline_s)
+            finally:
+                self._waiting.discard(news)
+            if not arrived:
                 self._raise_old()
                 return []
 
-    def put_back(self, taken: dict[Cursor, Place]) -> None:
-        """Nobody got what a poll took: it comes again with the next one."""
-        for cursor, place in taken.items():
-            cursor.move(place.offset, place.epoch)
+    def put_back(self, taken: Taken) -> None:
+        """Nobody got what a poll took: it comes again with the next one, unless somebody has sought
+        another place meanwhile."""
+        for cursor, (place, seeks) in taken.items():
+            if cursor.seeks == seeks:
+                cursor.move(place.offset, place.epoch)
 
     @property
     def unfinished(self) -> bool:
@@ -101,9 +112,10 @@ class Reader:
         await self._background.farewell(deadline_s)
 
     def _arrived(self) -> None:
-        self._news.resolve(None)
+        for news in list(self._waiting):
+            news.resolve(None)
 
-    def _collect(self, most: int, taken: dict[Cursor, Place]) -> list[ReceivedMessage]:
+    def _collect(self, most: int, taken: Taken) -> list[ReceivedMessage]:
         """Messages of the queues in turn, each queue's in its order; the next call begins behind
         the queue that came last.
 
@@ -118,9 +130,10 @@ class Reader:
             while len(collected) < most:
                 if collected and inflated_bytes >= self._inflated_max:
                     break
-                before = cursor.inflated_bytes
-                if cursor.place is not None and cursor not in taken:
-                    taken[cursor] = cursor.place
+                before, place = cursor.inflated_bytes, cursor.place
+                known = cursor in taken
+                if not known and place is not None:
+                    taken[cursor] = place, cursor.seeks
                 try:
                     messages = self._taker.take(cursor, most - len(collected))
                 except Exception:
@@ -130,6 +143,8 @@ class Reader:
                     raise
                 inflated_bytes += cursor.inflated_bytes - before
                 if messages is None:
+                    if not known:
+                        taken.pop(cursor, None)
                     break
                 collected += messages
                 served = step
@@ -168,6 +183,7 @@ class Reader:
         cursor = self.assignment.one(queue, topic)
         await self.assignment.renew([cursor], self._deadline_s())
         cursor.move(offset, 0)
+        cursor.seeks += 1
         cursor.dirty = True
         self._fetcher.hurry()
 
@@ -180,15 +196,18 @@ class Reader:
         await self.assignment.renew(cursors, deadline_s)
         await move_to(self.engine, cursors, start, deadline_s)
         for cursor in cursors:
+            cursor.seeks += 1
             cursor.dirty = True
         self._fetcher.hurry()
 
     async def position(self, queue: int | None, topic: str | None) -> int:
         """The offset of the next message of a queue that a poll will return."""
         await self.assignment.ready()
-        place = self.assignment.one(queue, topic).place
-        assert place is not None
-        return place.offset
+        cursor = self.assignment.one(queue, topic)
+        if cursor.place is None:
+            where = f"queue {cursor.queue} of {cursor.topic}"
+            raise Retryable(f"{where} is new, and it is being asked where it begins: ask again")
+        return cursor.place.offset
 
     # --- commit -------------------------------------------------------------------------------
 
