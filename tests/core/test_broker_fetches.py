@@ -330,6 +330,9 @@ def test_a_start_in_doubt_never_passes_damage_as_absence(damaged: int) -> None:
             assert statuses == ([(Status.DAMAGED, True)] if damaged < 2 else [])
             hello = await rig.stranger().ask(Operation.HELLO, Hello(1, 1, "x"))
             assert "damaged" in hello.header.in_doubt, "what may follow nobody can know"
+            for epoch in (0, 1, 2):
+                found = (await client.fetch(FetchPart("t", 0, 3, epoch))).header.results
+                assert found == [], "who had read all of it is not told that it was cut"
             bounds = (await client.ask(Operation.OFFSETS, Offsets([QueueRef("t", 0)]))).header
             assert bounds.parts[0].min_offset == 0
             described = (await client.ask(Operation.TOPIC_DESCRIBE, TopicDescribe("t"))).header

@@ -13,10 +13,12 @@ EARLIEST, LATEST = "earliest", "latest"
 def go_on_from(log: Log, incarnation: int, queue: int, offset: int, epoch: int) -> int | None:
     """None if reading may go on at `offset`, got with `epoch` (0: typed by a person); else the
     offset to go on from, because the log was cut or never was that long. May raise NotLoaded."""
+    end = log.next_offset(incarnation, queue)
+    if log.in_doubt and offset >= end and not 0 < epoch < log.epoch:
+        return None  # what can be read ends there because of damage: where it ended nobody knows
     cut_at = log.judge(incarnation, queue, offset, epoch)
     if cut_at is not None:
         return cut_at
-    end = log.next_offset(incarnation, queue)
     return end if offset > end else None
 
 
