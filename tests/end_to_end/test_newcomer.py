@@ -211,6 +211,10 @@ def test_a_consume_that_is_asked_to_end_leaves_its_group(
         signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     assert process.stdout.readline() == b"one\n"
+    if handler is signal.SIG_IGN:
+        process.send_signal(signal.SIGINT)
+        run_mq("produce", "news", address=broker.address, text=b"two\n").ok()
+        assert process.stdout.readline() == b"two\n"
     process.send_signal(signal.SIGTERM)
     done = ended(process)
     assert (done.code, "Traceback" in done.err) == (130, False), done.err

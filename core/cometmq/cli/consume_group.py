@@ -104,6 +104,12 @@ def tell_if_ignored(admin: Admin, group: str, topic: str, start: str) -> None:
         )
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """Do as at a ctrl-C, also where none is heard."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.raise_signal(signal.SIGINT)
+
+
 def consume_as_member(
     admin: Admin,
     connect: str,
@@ -123,8 +129,9 @@ def consume_as_member(
     stopped = Stopped(at_once=follow)
     # Who is asked to end leaves the group as at a ctrl-C, so that nobody waits for its queues.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so it is behind the `&` of a script
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # where a ctrl-C is others'
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
 
     def warn(error: CometError) -> None:
         if isinstance(error, Damaged | Unreadable):
