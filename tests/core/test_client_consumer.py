@@ -565,6 +565,41 @@ def test_leaving_does_not_wait_for_a_broker_that_is_away() -> None:
     assert task.done
 
 
+def test_who_closes_while_somebody_does_waits_for_that() -> None:
+    """Its end closes the connection, with which a release that is still to come would be lost."""
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(0)
+    rig.put(b"a")
+    run = rig.take(listener)
+    first, second = (rig.start(rig.grouping.finish(5)) for _ in range(2))
+    hasty = rig.start(rig.grouping.finish(1))
+    rig.pass_time(2)
+    assert (first.done, second.done, hasty.done) == (False, False, True)
+    run.done = 1
+    rig.grouping.dispatch.report(run)
+    rig.pass_time(0.06)
+    assert first.done and second.done
+    assert [part.offset for part in rig.groups.releases()] == [1]
+
+
+def test_who_was_interrupted_at_closing_stores_and_leaves_at_once_the_next_time() -> None:
+    rig = GroupRig()
+    listener = rig.subscribe()
+    rig.join(0)
+    rig.put(b"a", b"b")
+    rig.finish(rig.take(listener))
+    rig.take(listener)
+    rig.start(rig.grouping.finish(60)).cancel("a ctrl-C")
+    assert rig.groups.releases() == []
+    again = rig.start(rig.grouping.finish(60))
+    rig.pass_time(0.1)
+    assert again.done
+    assert [part.offset for part in rig.groups.releases()] == [1]
+    assert len(rig.broker.asked(Operation.GROUP_LEAVE)) == 1
+    rig.run(rig.grouping.finish(60))
+
+
 # --- losing a queue ---------------------------------------------------------------------------
 
 

@@ -51,6 +51,9 @@ class Grouping:
         self.handout = Handout(engine, self.dispatch, self.lease, on_ack)
         self._options = options
         self._committing: Task[None] | None = None
+        self._leaving: Waitable[None] | None = None
+        """Ends when nobody is at leaving any more."""
+        self._left = False
         taker = Taker(engine, unreadable, options.timeout_s)
         self.commits: Commits | None = None
         self._members: Clustering | Broadcasting
@@ -128,12 +131,24 @@ class Grouping:
         await self.commits.commit()
 
     async def finish(self, timeout_s: float) -> None:
-        """Finish what is handed out, for at most so long; release, leave."""
+        """Finish what is handed out, for at most so long; release, leave. Or wait as long for
+        whoever does that already."""
         check_timeout(timeout_s)
         self.end()
-        if self.started and not self.dispatch.stopping:
+        until_s = self.engine.now_s() + timeout_s
+        if self._leaving is not None:
+            await self.engine.until(self._leaving, until_s)
+        elif self.started and not self._left:
+            if self.dispatch.stopping:  # who was interrupted at it has no more patience
+                until_s = self.engine.now_s()
             self.dispatch.stopping = True
-            await self._members.leave(self.engine.now_s() + timeout_s)
+            self._leaving = leaving = Waitable[None]()
+            try:
+                await self._members.leave(until_s)
+                self._left = True
+            finally:
+                self._leaving = None
+                leaving.resolve(None)
 
     # --- inside -------------------------------------------------------------------------------
 
