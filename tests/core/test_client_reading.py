@@ -283,6 +283,27 @@ def test_what_a_poll_took_in_vain_comes_again_unless_its_queue_was_sought() -> N
         assert bodies(task.result()) == expected
 
 
+def test_what_was_to_be_told_of_a_queue_is_told_by_the_next_poll() -> None:
+    """Or it would go on behind what was cut or deleted, and nobody had heard of it."""
+    rig = ConsumerRig()
+    rig.put(b"0")
+    assert bodies(rig.poll()) == [b"0"]
+    (cut,) = [
+        fetch for fetch in rig.broker.asked(FETCH) if fetch.id in rig.engine.connection.pending
+    ]
+    taken: Taken = {}
+    task = rig.start(rig.reader.poll(10, 1.0, taken))
+    cut.answer(part_error(Status.TRUNCATED, 0))
+    rig.step()
+    assert isinstance(task.error, Truncated)
+    rig.broker.answer_once(FETCH, part_error(Status.TRUNCATED, 0))
+    rig.reader.put_back(taken)
+    task = rig.start(rig.reader.poll(10, 1.0))
+    rig.pass_time(0.5)
+    assert isinstance(task.error, Truncated)
+    assert rig.run(rig.reader.position(0, None)) == 0
+
+
 def test_polls_that_could_have_waited_long_leave_nothing_behind() -> None:
     rig = ConsumerRig()
     for number in range(2000):

@@ -73,15 +73,17 @@ class Reader:
             check_number("max_messages", max_messages, least=1, whole=True, error=Refused)
         if type(timeout_s) is not float or timeout_s != timeout_s:
             check_timeout(timeout_s)
+        if taken is None:
+            taken = {}
         deadline_s = self.engine.now_s() + timeout_s
         await self.assignment.ready()
         while True:
-            self._raise_new()
-            messages = self._collect(max_messages, {} if taken is None else taken)
+            self._raise_new(taken)
+            messages = self._collect(max_messages, taken)
             self._fetcher.pump()
             if messages:
                 return messages
-            self._raise_new()
+            self._raise_new(taken)
             news: Waitable[None] = Waitable()
             self._waiting.add(news)
             try:
@@ -152,7 +154,7 @@ class Reader:
             self._turn = (self._turn + served + 1) % len(cursors)
         return collected
 
-    def _raise_new(self) -> None:
+    def _raise_new(self, taken: Taken) -> None:
         """Raise what no poll has raised yet, once everything before it was handed out."""
         error, self._fetcher.error = self._fetcher.error, None
         if error is not None:
@@ -163,6 +165,8 @@ class Reader:
                 error = cursor.error
                 if isinstance(error, self._passed):
                     # Nothing is left at the old place: go on from where the broker says.
+                    assert cursor.place is not None, "it was fetched from a place"
+                    taken[cursor] = cursor.place, cursor.seeks
                     cursor.move(error.next_offset, cursor.fetch.epoch)
                     self._fetcher.pump()
                 raise error.with_traceback(None)
