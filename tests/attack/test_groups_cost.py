@@ -117,3 +117,64 @@ def test_fifty_groups_that_wait_elsewhere_cost_a_send_nothing() -> None:
     alone, among = counts
     assert alone > 1000
     assert among < 1.05 * alone
+
+
+async def claims_of(rig: Rig, queues: int) -> RawClient:
+    """A client that holds so many queues of a topic that has no more."""
+    client = await rig.client()
+    await client.ask(Operation.TOPIC_CREATE, TopicCreate("t", queues))
+    parts = [ClaimPart("t", queue) for queue in range(queues)]
+    claimed = await client.ask(Operation.CLAIM, Claim("g", "m", parts))
+    assert {part.status for part in claimed.header.parts} == {Status.OK}
+    return client
+
+
+def test_a_thousand_claims_cost_a_look_for_silence_nothing() -> None:
+    """It comes five times a second, and whoever likes may hold a hundred thousand."""
+    counts: list[int] = []
+
+    async def run(queues: int) -> None:
+        async with running_broker() as rig:
+            client = await claims_of(rig, queues)
+            found = [0]
+            with counted_calls(found):
+                for _ in range(100):
+                    await rig.environment.clock.run_for(0.1)
+            counts.append(found[0])
+            assert len(rig.broker.claims) == queues
+            client.close()
+            await rig.environment.clock.run_for(20.0)
+            assert len(rig.broker.claims) == 0
+
+    for queues in (1, 1000):
+        asyncio.run(run(queues))
+    few, many = counts
+    assert few > 500
+    assert many < 1.1 * few
+
+
+def test_a_claim_of_many_queues_looks_once_at_where_their_group_begins() -> None:
+    """Not once for each of them: a thousand queues were a million looks, and everybody waited."""
+    counts: list[int] = []
+
+    def look(frame: FrameType, event: str, argument: object) -> object:
+        if not frame.f_code.co_filename.endswith("claim_operations.py"):
+            return None
+        counts[-1] += event == "line"
+        return look
+
+    async def run(queues: int) -> None:
+        async with running_broker() as rig:
+            counts.append(0)
+            before = sys.gettrace()
+            sys.settrace(look)  # type: ignore[arg-type]  # of the calls from now on
+            try:
+                await claims_of(rig, queues)
+            finally:
+                sys.settrace(before)
+
+    for queues in (50, 200):
+        asyncio.run(run(queues))
+    few, many = counts
+    assert few > 500
+    assert many < 6 * few

@@ -22,6 +22,7 @@ from cometmq.protocol import (
     FetchPart,
     FetchReply,
     Goodbye,
+    Heartbeat,
     OffsetsPart,
     Operation,
     PartStatus,
@@ -539,5 +540,31 @@ def test_ended_claims_reach_the_log_when_it_takes_something_again() -> None:
         rig.broker.log.append_control = original
         await rig.environment.clock.run_for(5.0)
         assert rig.broker.claims.get(("g", 1, 0)) is None
+
+    play(scenario)
+
+
+def test_who_is_heard_again_before_the_log_could_be_told_keeps_its_claims() -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        claimed_by = rig.broker.claims.get
+        leaver, pausing = await rig.client(), await rig.client()
+        await claimed(leaver, "leaver", 1)
+        await claimed(pausing, "pausing", session_timeout_ms=1000)
+        original = rig.broker.log.append_control
+
+        def refuse(kind: str, records: Any) -> Any:
+            raise NoSpace("no room for a test")
+
+        rig.broker.log.append_control = refuse
+        await leaver.ask(Operation.GOODBYE, Goodbye())
+        await rig.environment.clock.run_for(2.0)
+        rig.broker.log.append_control = original
+        for _ in range(10):
+            await pausing.ask(Operation.HEARTBEAT, Heartbeat())
+            await rig.environment.clock.run_for(0.5)
+        assert claimed_by(("g", 1, 1)) is None, "the log was told"
+        assert claimed_by(("g", 1, 0)) is not None
+        await rig.environment.clock.run_for(1.5)
+        assert claimed_by(("g", 1, 0)) is None, "and once it is silent it is"
 
     play(scenario)

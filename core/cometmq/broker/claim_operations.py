@@ -45,6 +45,15 @@ class _Accepted(NamedTuple):
     kept: bool
 
 
+class _Begins(NamedTuple):
+    """Where the group of a claim begins, what it had no place in."""
+
+    places: dict[tuple[int, int], Place]
+    topics: dict[int, Rejected | None]
+    """Those all of whose queues were given one, or why that can't be: looked at once, not for each
+    of the queues that are claimed."""
+
+
 class ClaimOperations:
     """Handlers. Each queue of a request succeeds or fails alone; what succeeds is one batch."""
 
@@ -72,11 +81,11 @@ class ClaimOperations:
         self._check_mode(header.group)
         results = [ClaimResultPart(Status.OK) for _ in header.parts]
         accepted: list[_Accepted] = []
-        places: dict[tuple[int, int], Place] = {}
+        begins = _Begins({}, {})
         for at, part in enumerate(header.parts):
             try:
                 granted = self._grant(at, header, part)
-                self._add_places(header, granted, places)
+                self._add_places(header, granted, begins)
             except Rejected as error:
                 results[at] = ClaimResultPart(
                     error.status, detail=error.detail, retry_after_ms=error.retry_after_ms
@@ -86,7 +95,7 @@ class ClaimOperations:
         if not accepted:
             request.answer(ClaimReply(results))
             return
-        self._append(request, header, accepted, places, results)
+        self._append(request, header, accepted, begins.places, results)
 
     def release(self, request: Request, header: Release, body: Body) -> None:
         self._check(request, "RELEASE", header.group, header.member, len(header.parts))
@@ -136,20 +145,35 @@ class ClaimOperations:
         kept = holder is not None and goes_on(part.token, holder)
         return _Accepted(at, topic, part.queue, kept)
 
-    def _add_places(
-        self, header: Claim, granted: _Accepted, places: dict[tuple[int, int], Place]
-    ) -> None:
+    def _add_places(self, header: Claim, granted: _Accepted, begins: _Begins) -> None:
         """Where the group begins in a topic that it never subscribed is decided now, for all of its
         queues; a queue that was added later begins at its start. Raises Rejected, NotLoaded."""
         group, topic = header.group, granted.topic
-        queues: range | list[int] = [granted.queue]
-        start = EARLIEST
-        if topic.incarnation not in self._offsets.topics_of(group):
-            queues, start = range(topic.queues), header.start or EARLIEST
-        for queue in queues:
-            key = topic.incarnation, queue
-            if key in places or self._offsets.get(group, *key) is not None:
-                continue
+        if topic.incarnation in self._offsets.topics_of(group):
+            self._begin(group, topic.incarnation, granted.queue, EARLIEST, begins.places)
+            return
+        if topic.incarnation not in begins.topics:
+            begins.topics[topic.incarnation] = None
+            try:
+                for queue in range(topic.queues):
+                    start = header.start or EARLIEST
+                    self._begin(group, topic.incarnation, queue, start, begins.places)
+            except Rejected as error:
+                begins.topics[topic.incarnation] = error
+        if (refused := begins.topics[topic.incarnation]) is not None:
+            raise refused
+
+    def _begin(
+        self,
+        group: str,
+        incarnation: int,
+        queue: int,
+        start: str,
+        places: dict[tuple[int, int], Place],
+    ) -> None:
+        """Give a queue a place, if it has none. Raises Rejected, NotLoaded."""
+        key = incarnation, queue
+        if key not in places and self._offsets.get(group, *key) is None:
             check_room(self._offsets, group, *key)
             places[key] = Place(place_at(self._log, *key, start), self._log.epoch)
 

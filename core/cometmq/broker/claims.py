@@ -124,6 +124,8 @@ class Claims:
         """The keys of `_claims`, by group and member."""
         self._undos: dict[ClaimKey, Undo] = {}
         self._modes: dict[str, str] = {}
+        self.resets = 0
+        """How often all was forgotten, to be read again."""
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -186,6 +188,7 @@ class Claims:
         self._modes.update(shard.modes)
 
     def reset(self) -> None:
+        self.resets += 1
         self._claims.clear()
         self._held.clear()
         self._undos.clear()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from cometmq.broker.claims import KIND, ClaimChange, ClaimKey, Claims, Holder
 from cometmq.broker.park import Park
@@ -17,6 +19,8 @@ from cometmq.errors import LogError
 from cometmq.log import Appended, Log
 from cometmq.log.records import RECORDS_MAX
 
+STALE_FROM = 256
+"""With fewer claims that wait it isn't worth looking for those that have gone."""
 RETRY_S = 5.0
 """When to tell a log again that claims have ended, if it took nothing."""
 
@@ -59,13 +63,27 @@ class Tenures:
         self._stopped = False
         self._not_before_s = 0.0
         self._by_session: dict[Session, set[ClaimKey]] = {}
+        self._least_s: dict[Session, float] = {}
+        """No claim of a session may be silent for less: as long as it is heard, none is looked at.
+        There may be a hundred thousand, and a look comes five times a second."""
+        self._waiting: list[tuple[float, int, ClaimKey, Tenure]] = []
+        """A heap of those without a session, by when they end; some have gone since."""
+        self._count = count()
+        self._ending: dict[ClaimKey, None] = {}
+        """Claims that have ended, as far as is known, and of which the log is to be told."""
+        self._resets = -1
+        """How often the claims had been forgotten and read again when all were looked at last."""
         self.on_change: Callable[[set[str]], None] = lambda groups: None
         """Told which groups' claims have changed."""
 
     def adopt(self) -> None:
-        """Take over what the log says at a start."""
+        """Take over what the log says, at a start and after a cut: claims that are news came back
+        with it."""
+        self._resets = self.claims.resets
         for key, holder in self.claims.items():
             self._tenure(key, holder)
+        for key in [key for key in self._tenures if self.claims.get(key) is None]:
+            self._drop(key)
 
     def stop(self) -> None:
         """The broker is about to stop: claims stay in the log, for their members to come back."""
@@ -120,6 +138,7 @@ class Tenures:
                 self.append(changes)
             except LogError as error:
                 logger.warning("claims ended, but the log was not told: %s", error)
+                self._ending.update(dict.fromkeys(ending[at:]))
                 self._not_before_s = self._sessions.now_s() + RETRY_S
                 self.on_change({group for group, _, _ in ending})
                 return
@@ -129,16 +148,43 @@ class Tenures:
     def tick(self) -> None:
         """End the claims whose members were silent for too long."""
         now_s = self._sessions.now_s()
-        ended: list[ClaimKey] = []
-        for key, holder in self.claims.items():
-            # One that is news came back when a part of the log was cut.
-            tenure = self._tenure(key, holder)
-            if tenure.over or self._lapsed(tenure, now_s):
-                ended.append(key)
-        for key in [key for key in self._tenures if self.claims.get(key) is None]:
-            self._drop(key)
-        if now_s >= self._not_before_s:
-            self.void(ended)
+        # There are more than claims if topics or groups were deleted.
+        if self._resets != self.claims.resets or len(self._tenures) != len(self.claims):
+            self.adopt()
+        for session, keys in self._by_session.items():
+            if keys and now_s - session.seen_s > self._least_s[session]:
+                self._look_at(session, keys, now_s)
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= now_s:
+            _, _, key, tenure = heappop(waiting)
+            if self._tenures.get(key) is tenure:
+                self._ending[key] = None
+        if self._ending and now_s >= self._not_before_s:
+            ending, self._ending = self._ending, {}
+            self.void([key for key in ending if self._has_ended(key, now_s)])
+
+    def _look_at(self, session: Session, keys: set[ClaimKey], now_s: float) -> None:
+        """Note which claims of a session that is silent have ended."""
+        least_s = float("inf")
+        for key in keys:
+            tenure = self._tenures[key]
+            if self._lapsed(tenure, now_s):
+                self._ending[key] = None
+            else:
+                least_s = min(least_s, tenure.holder.timeout_ms / 1000)
+        self._least_s[session] = least_s
+
+    def _has_ended(self, key: ClaimKey, now_s: float) -> bool:
+        """Whether a claim that was found silent still is: while the log takes nothing, its session
+        may be heard again."""
+        tenure = self._tenures.get(key)
+        if tenure is None:
+            return False
+        if tenure.over or self._lapsed(tenure, now_s):
+            return True
+        if tenure.session is not None:
+            self._expect(tenure.session, tenure)
+        return False
 
     def _lapsed(self, tenure: Tenure, now_s: float) -> bool:
         if tenure.session is None:
@@ -152,8 +198,23 @@ class Tenures:
             assert holder is not None, "only claims that are in the log are asked for"
             self._drop(key)
             until_s = self._sessions.now_s() + holder.timeout_ms / 1000
-            tenure = self._tenures[key] = Tenure(holder, None, until_s)
+            tenure = self._wait(key, holder, until_s)
         return tenure
+
+    def _wait(self, key: ClaimKey, holder: Holder, until_s: float) -> Tenure:
+        """Let a claim wait for its member."""
+        tenure = self._tenures[key] = Tenure(holder, None, until_s)
+        waiting = self._waiting
+        heappush(waiting, (until_s, next(self._count), key, tenure))
+        if len(waiting) > STALE_FROM + 2 * len(self._tenures):
+            waiting[:] = [each for each in waiting if self._tenures.get(each[2]) is each[3]]
+            heapify(waiting)
+        return tenure
+
+    def _expect(self, session: Session, tenure: Tenure) -> None:
+        """A session has to be heard as often as this claim of it wants."""
+        least_s = self._least_s.get(session, float("inf"))
+        self._least_s[session] = min(least_s, tenure.holder.timeout_ms / 1000)
 
     def _bind(self, key: ClaimKey, tenure: Tenure, session: Session) -> None:
         self._tenures[key] = tenure
@@ -162,8 +223,10 @@ class Tenures:
             keys = self._by_session[session] = set()
             session.on_end[self] = lambda: self._ended(session)
         keys.add(key)
+        self._expect(session, tenure)
 
     def _drop(self, key: ClaimKey) -> None:
+        self._ending.pop(key, None)
         tenure = self._tenures.pop(key, None)
         if tenure is not None and tenure.session is not None:
             keys = self._by_session.get(tenure.session, set())
@@ -171,12 +234,13 @@ class Tenures:
 
     def _ended(self, session: Session) -> None:
         keys = self._by_session.pop(session, set())
+        self._least_s.pop(session, None)
         now_s = self._sessions.now_s()
         over: list[ClaimKey] = []
         for key in keys:
             holder = self._tenures[key].holder
             until_s = session.returns_s(holder.timeout_ms / 1000)
-            self._tenures[key] = Tenure(holder, None, until_s)
+            self._wait(key, holder, until_s)
             if until_s <= now_s:
                 over.append(key)
         self.void(over)
