@@ -17,6 +17,7 @@ from cometmq.protocol import (
     Fetch,
     FetchPart,
     FetchReply,
+    Goodbye,
     GroupHeartbeat,
     Operation,
     Status,
@@ -177,4 +178,35 @@ def test_a_claim_of_many_queues_looks_once_at_where_their_group_begins() -> None
         asyncio.run(run(queues))
     few, many = counts
     assert few > 500
+    assert many < 6 * few
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_members_that_go_together_cost_their_group_one_plan(leaves: bool) -> None:
+    """Four hundred of one connection, or of a rack, held the loop for three seconds; a thousand
+    for so long that the broker gave up."""
+    counts: list[int] = []
+
+    async def run(members: int) -> None:
+        async with running_broker() as rig:
+            client = await rig.client()
+            await client.ask(Operation.TOPIC_CREATE, TopicCreate("t", 4))
+            for number in range(members):
+                joining = GroupHeartbeat("g", f"m{number}", [Subscription("t")], 1)
+                assert (await client.ask(Operation.GROUP_HEARTBEAT, joining)).status == Status.OK
+            groups = rig.broker._service.groups.coordinator.groups  # type: ignore[union-attr]
+            assert len(groups["g"].members) == members
+            found = [0]
+            with counted_calls(found):
+                if leaves:
+                    await client.ask(Operation.GOODBYE, Goodbye())
+                else:
+                    client.close()
+                    await rig.environment.clock.run_for(5.0)
+            counts.append(found[0])
+            assert groups == {}
+
+    for members in (40, 160):
+        asyncio.run(run(members))
+    few, many = counts
     assert many < 6 * few

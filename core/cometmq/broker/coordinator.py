@@ -7,12 +7,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import msgspec
-
-from cometmq.broker.claims import MODE
+from cometmq.broker.claims import MODE, ClaimKey
 from cometmq.broker.gate import Gate
 from cometmq.broker.member_room import MemberRoom, check_said, cost_bytes
-from cometmq.broker.members import NEVER, Advice, Group, Member, QueueName, advice_reply
+from cometmq.broker.members import (
+    NEVER,
+    Advice,
+    Group,
+    HandOvers,
+    Member,
+    QueueName,
+    advice_reply,
+)
 from cometmq.broker.names import shown
 from cometmq.broker.park import Park
 from cometmq.broker.planning import Planner, differing
@@ -37,21 +43,6 @@ GENERATIONS = 1_000_000
 logger = logging.getLogger(__name__)
 
 
-class HandOvers(msgspec.Struct):
-    """Queues that went from one member to another."""
-
-    count: int = 0
-    total_s: float = 0.0
-    """From the decision to the new holder's claim, of all of them."""
-    longest_s: float = 0.0
-
-    def add(self, took_s: float) -> None:
-        """One more."""
-        self.count += 1
-        self.total_s += took_s
-        self.longest_s = max(self.longest_s, took_s)
-
-
 class Coordinator:
     """All groups with members at this broker."""
 
@@ -65,6 +56,7 @@ class Coordinator:
         self._planner = planner
         self._room = MemberRoom()
         self.groups: dict[str, Group] = {}
+        self._by_session: dict[Session, dict[Member, Group]] = {}
         self._returning: dict[str, tuple[set[str], float]] = {}
         """Members of the log's claims that a start waits for, and until when."""
         self._generation = 0
@@ -117,7 +109,7 @@ class Coordinator:
         group = self.groups.get(header.group)
         member = None if group is None else group.members.get(header.member)
         if group is not None and member is not None:
-            self._remove(group, member, "it left")
+            self._remove([(group, member, "it left")])
         request.answer(Empty())
 
     # --- news ---------------------------------------------------------------------------------
@@ -143,12 +135,15 @@ class Coordinator:
             del self._returning[name]
             if name in self.groups:
                 self._plan(self.groups[name])
+        self._remove(
+            [
+                (group, member, why)
+                for group in self.groups.values()
+                for member in group.members.values()
+                if (why := member.why_gone(now_s))
+            ]
+        )
         for group in list(self.groups.values()):
-            for member in list(group.members.values()):
-                if member.silent_s(now_s) > member.timeout_s:
-                    self._remove(group, member, "it was silent for longer than its timeout")
-                elif now_s >= member.until_s:
-                    self._remove(group, member, "its connection ended, and it did not come back")
             # Whom else should it ask, if there is only one member?
             if len(group.members) > 1 and any(
                 [member.decline(now_s) for member in group.members.values()]
@@ -236,31 +231,38 @@ class Coordinator:
 
     def _bind(self, group: Group, member: Member, session: Session) -> None:
         """The member ends with its session, unless the same client goes on in another one."""
-        key = self, group.name, member.name
         if member.session is not session:
-            member.session.on_end.pop(key, None)
+            self._by_session.get(member.session, {}).pop(member, None)
             member.session = session
+        members = self._by_session.get(session)
+        if members is None:
+            members = self._by_session[session] = {}
+            session.on_end[self] = lambda: self._ended(session)
+        members[member] = group
 
-        def ended() -> None:
-            if group.members.get(member.name) is not member:
-                return
+    def _ended(self, session: Session) -> None:
+        gone: list[tuple[Group, Member, str]] = []
+        for member, group in self._by_session.pop(session, {}).items():
             member.until_s = session.returns_s(member.timeout_s)
             if member.until_s <= self._sessions.now_s():
-                self._remove(group, member, "its connection ended")
+                gone.append((group, member, "its connection ended"))
+        self._remove(gone)
 
-        session.on_end[key] = ended
-
-    def _remove(self, group: Group, member: Member, reason: str) -> None:
-        logger.info("member %s leaves group %s: %s", member.name, group.name, reason)
-        del group.members[member.name]
-        self._room.taken_bytes -= member.cost_bytes
-        member.session.on_end.pop((self, group.name, member.name), None)
-        if not group.members:
-            del self.groups[group.name]
-        # Whoever still waits under its name hears that it is out.
-        self._park.release(_key(group.name, member.name))
-        self._tenures.void(self._tenures.held(group.name, member.name))
-        if group.members:
+    def _remove(self, gone: Sequence[tuple[Group, Member, str]]) -> None:
+        """Those who go together, and why; they cost each of their groups one plan."""
+        held: list[ClaimKey] = []
+        for group, member, why in gone:
+            logger.info("member %s leaves group %s: %s", member.name, group.name, why)
+            del group.members[member.name]
+            self._room.taken_bytes -= member.cost_bytes
+            self._by_session.get(member.session, {}).pop(member, None)
+            if not group.members:
+                del self.groups[group.name]
+            held += self._tenures.held(group.name, member.name)
+            # Whoever still waits under its name hears that it is out.
+            self._park.release(_key(group.name, member.name))
+        self._tenures.void(held)
+        for group in {group.name: group for group, _, _ in gone if group.members}.values():
             self._plan(group)
 
     # --- advice -------------------------------------------------------------------------------
@@ -291,10 +293,11 @@ class Coordinator:
                 queues[name].append(queue)
                 if holders.get(queue) == name:
                     self._handed_over(group, queue, now_s)
+        wins = group.leading().subscriptions() if group.members else ()
         told = [
             member
             for member in group.members.values()
-            if self._tell(group, member, queues[member.name], holders, now_s)
+            if self._tell(group, member, queues[member.name], wins, holders, now_s)
         ]
         for member in told:
             self._park.fire(_key(group.name, member.name))
@@ -304,6 +307,7 @@ class Coordinator:
         group: Group,
         member: Member,
         queues: Sequence[QueueName],
+        wins: tuple[tuple[str, str], ...],
         holders: dict[QueueName, str],
         now_s: float,
     ) -> bool:
@@ -312,7 +316,7 @@ class Coordinator:
         member.since = {queue: member.since.get(queue, now_s) for queue in missing}
         if queues and not missing:
             member.refusals = 0
-        advice = Advice(tuple(queues), group.leading().subscriptions(), group.warnings)
+        advice = Advice(tuple(queues), wins, group.warnings)
         if advice == member.advice and member.generation:
             return False
         self._generation += 1

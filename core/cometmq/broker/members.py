@@ -25,6 +25,21 @@ class Advice(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class HandOvers(msgspec.Struct):
+    """Queues that went from one member to another."""
+
+    count: int = 0
+    total_s: float = 0.0
+    """From the decision to the new holder's claim, of all of them."""
+    longest_s: float = 0.0
+
+    def add(self, took_s: float) -> None:
+        """One more."""
+        self.count += 1
+        self.total_s += took_s
+        self.longest_s = max(self.longest_s, took_s)
+
+
 class Member:
     """A member, what it said last, and what it was told."""
 
@@ -91,6 +106,13 @@ class Member:
             self.declined.update((queue, now_s + rest_s) for queue in late)
             self.since.update((queue, now_s) for queue in late)
         return bool(back or late)
+
+    def why_gone(self, now_s: float) -> str:
+        """Why it is regarded as gone; empty while it is not."""
+        if self.silent_s(now_s) > self.timeout_s:
+            return "it was silent for longer than its timeout"
+        came_back = now_s < self.until_s
+        return "" if came_back else "its connection ended, and it did not come back"
 
     def silent_s(self, now_s: float) -> float:
         """How long nothing was heard of it."""
