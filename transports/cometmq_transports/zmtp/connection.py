@@ -173,7 +173,7 @@ class Connection:
         messages = decoder.more(most_frames) if decoder.pending else []
         ended = False
         while not decoder.pending and not decoder.fault and most_bytes > 0:
-            buffers = decoder.buffers()
+            buffers = decoder.buffers(most_bytes)
             size = self._receive(buffers)
             if size <= 0:
                 ended = size == 0

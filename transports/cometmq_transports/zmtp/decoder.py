@@ -10,6 +10,7 @@ Every bound is held as soon as a frame's header is there: nothing is kept of wha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from cometmq.environment import Buffer
@@ -99,10 +100,14 @@ class Decoder:
         self.seen = 0
         """Frames and commands so far, as a measure of the work that this connection makes."""
 
-    def buffers(self) -> list[memoryview]:
-        """Where the next bytes belong, one buffer after the other."""
+    def buffers(self, most_bytes: int = sys.maxsize) -> list[memoryview]:
+        """Where the next bytes belong, one buffer after the other; of a large frame no more than
+        `most_bytes` at once."""
         if self._body is not None:
-            return [self._body_view[self._filled :], self._scratch]
+            missing = self._body_view[self._filled :]
+            return (
+                [missing, self._scratch] if len(missing) <= most_bytes else [missing[:most_bytes]]
+            )
         if not self._rest:
             self._carried = 0
             return [self._scratch]
