@@ -29,12 +29,9 @@ from cometmq_transports.zmtp.options import ZmtpOptions
 from cometmq_transports.zmtp.spinning import SMALL_BYTES, Spin
 
 DRAIN_FRAMES = 128
+DRAIN_BYTES = 512 << 10
 """In one turn, of all connections together: so much rubbish is refused within a millisecond, for
-which everybody else waits."""
-DRAIN_BYTES = 1 << 20
-"""Of one connection alone. To receive a mebibyte takes 0.3 to 1 ms."""
-SHARED_BYTES = 512 << 10
-"""Of several together."""
+which everybody else waits; to receive a mebibyte at once takes up to a millisecond too."""
 SHARE_FRAMES_MIN = 8
 SHARE_BYTES_MIN = 128 << 10
 CALLERS_MAX = 64
@@ -198,7 +195,7 @@ class ZmtpListener:
         frames, size = DRAIN_FRAMES, self._turn_bytes
         if len(callers) > 1:
             frames = max(SHARE_FRAMES_MIN, frames // len(callers))
-            size = max(SHARE_BYTES_MIN, min(size, SHARED_BYTES // len(callers)))
+            size = max(SHARE_BYTES_MIN, min(size, DRAIN_BYTES // len(callers)))
         for connection in callers:
             if not connection.gone and not connection.paused:
                 self._read(connection, frames, size, drain)
