@@ -8,11 +8,12 @@ own, made again in this process as a broker's thread does it.
 from __future__ import annotations
 
 import asyncio
-import shutil
+import contextlib
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -81,14 +82,14 @@ def _storage(environment: RealEnvironment, folder: Path) -> SegmentStorage:
 
 
 async def _make_log(
-    environment: RealEnvironment, folder: Path, batches: int, size: int, each: int
+    environment: RealEnvironment, folder: Path, drains: int, size: int, each: int
 ) -> int:
-    """A log of so many batches in four queues, closed; returns the seed of its CRCs."""
+    """A log of `DRAIN` batches a drain in four queues, closed; returns the seed of its CRCs."""
     log = Log(_storage(environment, folder), GroupCommit("memory", 500), environment)
     await log.open()
     record: RecordTuple = 1_750_000_000_000, BODY[:size], "", (), {}
     sealed = [encode_messages("orders", queue, [record] * each) for queue in range(4)]
-    for _ in range(max(1, batches // DRAIN)):
+    for _ in range(drains):
         for number in range(DRAIN):
             log.append(bytearray(sealed[number % 4]), incarnation=1, queue=number % 4)
         log.write()
@@ -98,16 +99,13 @@ async def _make_log(
     return seed(log.log_id)
 
 
-def _remade(folder: Path, batches: int, size: int, each: int) -> str:
+def _remade(folder: Path, drains: int, size: int, each: int) -> str:
     environment = RealEnvironment()
     try:
-        log_seed = asyncio.run(_make_log(environment, folder, batches, size, each))
+        log_seed = asyncio.run(_make_log(environment, folder, drains, size, each))
         storage = _storage(environment, folder)
         segments = storage.open()
-        ends = [segment.base for segment in segments[1:]]
-        stretches = [
-            Stretch(segment.base, end) for segment, end in zip(segments, ends, strict=False)
-        ]
+        stretches = [Stretch(one.base, following.base) for one, following in pairwise(segments)]
         rates = []
         for _ in range(STARTS):
             for index in folder.rglob(f"*.{SUFFIX}"):
@@ -116,7 +114,7 @@ def _remade(folder: Path, batches: int, size: int, each: int) -> str:
             begun_s = time.perf_counter()
             for number in range(len(stretches)):
                 files.rebuild(stretches[: number + 1])
-            rates.append(batches / (time.perf_counter() - begun_s))
+            rates.append(drains * DRAIN / (time.perf_counter() - begun_s))
         storage.close()
     finally:
         environment.threads.close()
@@ -135,16 +133,19 @@ def main(gib: float, batches: int, data: Path | None) -> None:
     """Start over GIB of messages of 1 KiB, and make indexes of BATCHES again (of the large ones a
     hundredth). Files lie below DATA, else in the current folder, and are removed."""
     below = Path.cwd() if data is None else data
-    with tempfile.TemporaryDirectory(prefix="mq-starts-", dir=below) as folder:
-        for line in _starts(Path(folder), int(gib * (1 << 20))):
+    with _folder(below) as folder:
+        for line in _starts(folder, int(gib * (1 << 20))):
             click.echo(line)
     for size, each in SHAPES:
-        folder_made = Path(tempfile.mkdtemp(prefix="mq-starts-", dir=below))
-        count = batches if each == 1 else max(DRAIN, batches // 100)
-        try:
-            click.echo(_remade(folder_made, count // DRAIN * DRAIN, size, each))
-        finally:
-            shutil.rmtree(folder_made)
+        drains = max(1, batches // DRAIN // (1 if each == 1 else 100))
+        with _folder(below) as folder:
+            click.echo(_remade(folder, drains, size, each))
+
+
+@contextlib.contextmanager
+def _folder(below: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mq-starts-", dir=below) as name:
+        yield Path(name)
 
 
 if __name__ == "__main__":

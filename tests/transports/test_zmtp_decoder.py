@@ -133,6 +133,19 @@ def test_a_large_frame_is_not_copied_once_it_has_begun() -> None:
     assert (large[0], small) == (content, [b"x"])
 
 
+def test_of_a_large_frame_no_more_comes_at_once_than_was_asked_for() -> None:
+    decoder = Heard(HELLO + frame(bytes(90_000))[:9000]).decoder
+    left = len(frame(bytes(90_000))) - 9000
+    while left > 5000:
+        (part,) = decoder.buffers(5000)
+        assert len(part) == 5000
+        assert decoder.came(5000, 10) == []
+        left -= 5000
+    rest, _ = decoder.buffers(5000)
+    assert len(rest) == left
+    assert decoder.came(left, 10) == [[bytes(90_000)]]
+
+
 def test_a_header_and_a_little_more_set_nothing_aside() -> None:
     heard = Heard(HELLO + frame(bytes(90_000))[:8000])
     assert len(heard.decoder.buffers()) == 1

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 
 from cometmq.broker.claims import KIND, ClaimChange, ClaimKey, Claims, Holder
 from cometmq.broker.park import Park
 from cometmq.broker.sessions import Session, Sessions
 from cometmq.errors import LogError
+from cometmq.heap import Heap
 from cometmq.log import Appended, Log
 from cometmq.log.records import RECORDS_MAX
 
-STALE_FROM = 256
-"""With fewer claims that wait it isn't worth looking for those that have gone."""
 RETRY_S = 5.0
 """When to tell a log again that claims have ended, if it took nothing."""
 
@@ -66,7 +65,7 @@ class Tenures:
         self._least_s: dict[Session, float] = {}
         """No claim of a session may be silent for less: as long as it is heard, none is looked at.
         There may be a hundred thousand, and a look comes five times a second."""
-        self._waiting: list[tuple[float, int, ClaimKey, Tenure]] = []
+        self._waiting: Heap[tuple[float, int, ClaimKey, Tenure]] = Heap()
         """A heap of those without a session, by when they end; some have gone since."""
         self._count = count()
         self._ending: dict[ClaimKey, None] = {}
@@ -206,9 +205,8 @@ class Tenures:
         tenure = self._tenures[key] = Tenure(holder, None, until_s)
         waiting = self._waiting
         heappush(waiting, (until_s, next(self._count), key, tenure))
-        if len(waiting) > STALE_FROM + 2 * len(self._tenures):
-            waiting[:] = [each for each in waiting if self._tenures.get(each[2]) is each[3]]
-            heapify(waiting)
+        if len(waiting) > waiting.most:
+            waiting.weed(lambda each: self._tenures.get(each[2]) is each[3])
         return tenure
 
     def _expect(self, session: Session, tenure: Tenure) -> None:

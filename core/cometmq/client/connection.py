@@ -21,12 +21,12 @@ import msgspec
 
 from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
-from cometmq.client.heap import Heap
 from cometmq.client.outcomes import ConnectionLost, after_unknown, failure
 from cometmq.client.signs_of_life import SignsOfLife
 from cometmq.client.told import usable
 from cometmq.environment import Buffer, Random
 from cometmq.errors import CometError, OutcomeUnknown, ProtocolError, Retryable
+from cometmq.heap import Heap
 from cometmq.interfaces import ChannelEvent, Limits
 from cometmq.protocol import (
     PROTOCOL_MAX,

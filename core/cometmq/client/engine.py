@@ -20,11 +20,11 @@ from cometmq.client.backoff import Backoff
 from cometmq.client.calls import Call
 from cometmq.client.connection import DOWN, GREETING, NEVER, READY, Connection
 from cometmq.client.flows import Flow, Task, Waitable
-from cometmq.client.heap import Heap
 from cometmq.client.presence import Presence
 from cometmq.client.transports import find_connect
 from cometmq.environment import Buffer, Environment
 from cometmq.errors import Closed, ConfigError, Retryable
+from cometmq.heap import Heap
 from cometmq.interfaces import Channel, Connect
 
 S = TypeVar("S", bound=msgspec.Struct)
