@@ -19,6 +19,7 @@ from benchmarks.controller import warm_memory
 from benchmarks.processes import free_port
 from benchmarks.results import Limit
 from benchmarks.steps import MIB
+from cometmq import native
 
 WRITE_WARM, WRITE_NEW = "sequential write, warm pages", "sequential write, new pages"
 WRITE_SYNCED = "sequential write, 1 MiB at a time, each synced"
@@ -38,7 +39,7 @@ def machine() -> str:
     return (
         f"{os.cpu_count()} cores ({models[0] if models else platform.machine()}), "
         f"{memory_kib >> 20} GiB, Linux {platform.release()}, Python {platform.python_version()}, "
-        f"pyzmq {zmq.pyzmq_version()}"
+        f"pyzmq {zmq.pyzmq_version()}, CometMQ {'with' if native.loaded else 'without'} C"
     )
 
 

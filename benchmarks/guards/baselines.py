@@ -1,4 +1,5 @@
-"""The costs that were agreed on, in `baselines.toml`, for each version of Python by itself."""
+"""The costs that were agreed on, in `baselines.toml`, for each version of Python by itself, with
+and without the module in C."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.guards.counting import Costs
+from cometmq import native
 
 FILE = Path(__file__).with_name("baselines.toml")
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}" + native.loaded * " with C"
 RENEW = "python -m benchmarks.guards --renew"
 _HEAD = f"""\
-# What each guarded path may cost, by version of Python. Written by `{RENEW}`:
+# What each guarded path may cost, by version of Python, with `cometmq.native` and, by
+# `COMETMQ_NATIVE=0`, without. Written by `{RENEW}`:
 # a commit that raises a number says what for. docs/performance.md has what is counted, and how.
 """
 _TOLERANCES: Mapping[str, tuple[float, int]] = {

@@ -148,17 +148,17 @@ MUTATIONS = {
     "a look at each message in the broker": Mutation(
         "publish-full",
         sends.Sends,
-        "_checked",
-        "verify_producer(batch)",
-        "verify_producer(batch)\nassert all(length > 0 for length in batch.lengths)",
+        "_append",
+        "batch = self._checked(piece)",
+        "batch = self._checked(piece)\nassert all(length > 0 for length in batch.lengths)",
         "steps",
     ),
     "a copy of each batch in the broker": Mutation(
         "publish-full",
         sends.Sends,
-        "_checked",
-        "batch = parse(piece, limit=self._limits.batch_bytes)",
-        "batch = parse(memoryview(bytes(piece)), limit=self._limits.batch_bytes)",
+        "_append",
+        "batch = self._checked(piece)",
+        "batch = self._checked(memoryview(bytes(piece)))",
         "peak_bytes",
     ),
     "a copy of each batch in the client": Mutation(
@@ -172,9 +172,9 @@ MUTATIONS = {
     "a second proof of each batch": Mutation(
         "publish-full",
         sends.Sends,
-        "_checked",
-        "verify_producer(batch)",
-        "verify_producer(batch); verify_producer(batch)",
+        "_append",
+        "batch = self._checked(piece)",
+        "batch = self._checked(piece); self._checked(piece)",
         "crc_bytes",
     ),
     "two writes for a drain": Mutation(

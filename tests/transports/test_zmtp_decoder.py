@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cometmq import native
 from cometmq.environment import Buffer
 from cometmq.interfaces import Limits
 from cometmq.testing.zmtp import GREETING, frame, message, ready
@@ -248,3 +250,83 @@ def test_what_is_held_is_counted_until_it_is_handed_up() -> None:
     assert (decoder.holds, decoder.held_bytes) == (False, 0)
     hear(frame(b"x"))
     assert not decoder.holds
+
+
+# --- received by the module in C ---------------------------------------------------------------
+
+
+class Received:
+    """The same by way of a socket: what `receive` leaves goes through `buffers` and `came`."""
+
+    def __init__(self, data: bytes, most: int, in_c: bool) -> None:
+        self.messages: list[list[bytes]] = []
+        self.by_itself = 0
+        scratch = memoryview(bytearray(2 * DIRECT_FROM_BYTES))
+        self.decoder = decoder = Decoder(scratch, LIMITS)
+        for piece in (HELLO, data):
+            sender, receiver = socket.socketpair()
+            with sender, receiver:
+                receiver.setblocking(False)
+                sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+                sender.sendall(piece)
+                sender.close()
+                self._drain(receiver, most, in_c)
+        self.said = self.messages, decoder.fault, decoder.replies, decoder.seen, decoder.holds
+
+    def _drain(self, receiver: socket.socket, most: int, in_c: bool) -> None:
+        decoder = self.decoder
+        while not decoder.fault:
+            while decoder.pending:
+                self._keep(decoder.more(most))
+            got = decoder.receive(receiver.fileno(), most) if in_c else None
+            if isinstance(got, list):
+                self.by_itself += 1
+                self._keep(got)
+                continue
+            size = receiver.recvmsg_into(decoder.buffers())[0] if got is None else got
+            if size <= 0:
+                break
+            if got is not None:
+                decoder.buffers()
+            self._keep(decoder.came(size, most))
+
+    def _keep(self, messages: Sequence[Sequence[Buffer]]) -> None:
+        self.messages.extend([bytes(part) for part in parts] for parts in messages)
+
+
+in_c = pytest.mark.skipif(not native.loaded, reason="built without a compiler")
+
+
+@in_c
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(SIZES[:9]), min_size=1, max_size=6), max_size=6),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 255)), max_size=2),
+    st.integers(1, 12),
+)
+def test_what_c_receives_is_the_same(
+    parts: list[list[int]], changes: list[tuple[int, int]], most: int
+) -> None:
+    data = bytearray(b"".join(message([CONTENTS[size] for size in each]) for each in parts))
+    for place, value in changes if data else []:
+        data[place % len(data)] = value
+    assert Received(bytes(data), most, True).said == Received(bytes(data), most, False).said
+
+
+@in_c
+def test_whole_messages_are_received_in_one_call() -> None:
+    received = Received(message([b"one"]) + message([b"a", b"b" * 300]) + message([b""]), 100, True)
+    assert received.messages == [[b"one"], [b"a", b"b" * 300], [b""]]
+    assert received.by_itself == 1
+
+
+@in_c
+def test_the_end_of_a_connection_and_nothing_yet_are_told_apart() -> None:
+    assert native.receive is not None
+    near, far = socket.socketpair()
+    buffer = memoryview(bytearray(100))
+    with near, far:
+        assert native.receive(near.fileno(), buffer, 9, 9, 9, 9) == -1
+        far.close()
+        assert native.receive(near.fileno(), buffer, 9, 9, 9, 9) == 0
+    assert native.receive(-1, buffer, 9, 9, 9, 9) == 0

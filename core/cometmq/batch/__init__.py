@@ -30,7 +30,7 @@ from cometmq.batch.layout import (
     seed,
     text_hash,
 )
-from cometmq.batch.rewrite import amend, cut, renumber, stamp
+from cometmq.batch.rewrite import amend, cut, renumber, stamp, stamped
 from cometmq.batch.view import (
     Batch,
     believe,
@@ -70,6 +70,7 @@ __all__ = [
     "renumber",
     "seed",
     "stamp",
+    "stamped",
     "text_hash",
     "verify_broker",
     "verify_producer",

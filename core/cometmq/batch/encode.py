@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from crc32c import crc32c
 
+from cometmq import native
 from cometmq.batch.layout import (
     ARRAY32,
     ARRAY_HEADER,
@@ -63,6 +64,7 @@ _BARE_END = b"\xa0\x90\x80"
 """No tag, no keys, no properties."""
 _BODY_HEADERS = (struct.Struct(">BB"), struct.Struct(">BH"), struct.Struct(">BI"))
 _encoder = msgspec.msgpack.Encoder()
+_sealed = native.sealed
 
 
 class Frame(NamedTuple):
@@ -129,6 +131,10 @@ def encode_bodies(
     """
     if not bodies:
         raise bad("count", 0, "at least 1")
+    if _sealed is not None:
+        plain = _sealed(_name_of(topic, queue), queue, births, bodies, producer, "")
+        if plain is not None:
+            return plain
     name = topic.encode()
     check_claims(name, queue)
     attributes, sections = _sections(producer, None, None)
@@ -190,6 +196,10 @@ def _encode_lone(
 ) -> bytearray:
     """What all the rest here makes of one small record, put together from behind."""
     name = _name_of(topic, queue)
+    if _sealed is not None and not record[3] and record[4] is NO_PROPERTIES:
+        plain = _sealed(name, queue, ((0, record[0]),), (record[1],), producer, record[2])
+        if plain is not None:
+            return plain
     content = _encoder.encode(record)
     size = len(content)
     sealed = b"".join(

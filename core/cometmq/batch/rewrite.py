@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from crc32c import crc32c
 
+from cometmq import native
 from cometmq.batch.encode import Frame, RecordTuple, encode_framed, write_column
 from cometmq.batch.layout import (
     ARRAY32,
@@ -77,6 +78,47 @@ def stamp(
     )
     covered = memoryview(buffer)[LENGTH_AT:SEALED_AT]
     U32.pack_into(buffer, BROKER_CRC_AT, crc32c(covered, log_id_seed))
+
+
+def _stamped(
+    batch: Batch,
+    size: int,
+    log_id_seed: int,
+    position: int,
+    epoch: int,
+    synced_before: int,
+    base_offset: int,
+    store_time: int,
+    incarnation: int,
+    queue: int,
+    origin_kind: int,
+    flags: int,
+    origin_position: int,
+) -> bytearray:
+    """A copy of the first `size` bytes (76 or more) of a sealed batch, with the broker's part
+    filled as by `stamp`. The batch's own fields are those of its stamp from now on; the bytes in
+    its `view` stay what they were.
+    """
+    head = bytearray(batch.view[:size])
+    stamp(
+        head,
+        log_id_seed=log_id_seed,
+        position=position,
+        epoch=epoch,
+        synced_before=synced_before,
+        base_offset=base_offset,
+        store_time=store_time,
+        incarnation=incarnation,
+        queue=queue,
+        origin_kind=origin_kind,
+        flags=flags,
+        origin_position=origin_position,
+    )
+    batch.take_stamp(head)
+    return head
+
+
+stamped = native.stamped or _stamped
 
 
 def cut(batch: Batch, keep: Sequence[int], *, log_id_seed: int) -> bytearray:

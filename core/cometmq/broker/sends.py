@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cometmq import protocol
+from cometmq import native, protocol
 from cometmq.batch import Batch, parse, verify_producer, verify_unstamped
 from cometmq.broker.catalog import Catalog
 from cometmq.broker.gate import Gate
@@ -35,6 +35,7 @@ BATCHES_MAX = 4096
 """In one request: the loop serves nobody else while it goes through them."""
 
 _OK = int(Status.OK)
+_prove = native.prove
 BeforeAppend = Callable[[SessionInfo, Batch], Pass | Replace | Refuse | Answer | None]
 
 
@@ -130,6 +131,10 @@ class Sends:
 
     def _checked(self, piece: memoryview) -> Batch:
         """Prove the bytes. Raises BatchError, Rejected."""
+        if _prove is not None:
+            plain = _prove(piece, self._limits.batch_bytes, Batch)
+            if plain is not None:
+                return plain
         if len(piece) > self._limits.batch_bytes:
             raise Rejected(
                 Status.TOO_LARGE,

@@ -86,8 +86,24 @@ def _command_path(words: list[str]) -> str:
     return path
 
 
+def _tell_version(context: click.Context) -> None:
+    from cometmq import native  # only here: every command starts with this file
+    from cometmq.version import __version__
+
+    how = "with its module in C" if native.loaded else "in plain Python"
+    click.echo(f"mq, version {__version__}, {how}")
+    context.exit()
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cometmq", prog_name="mq")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: _tell_version(context) if asked else None,
+    help="Show the version, and whether the module in C is there, and exit.",
+)
 def cli() -> None:
     """CometMQ: a durable message broker that a team composes out of plugins."""
 

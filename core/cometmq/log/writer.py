@@ -18,6 +18,7 @@ from cometmq.batch import (
     encode_control,
     parse,
     stamp,
+    stamped,
 )
 from cometmq.environment import Buffer, Clock
 from cometmq.errors import CometError, DiskRefused, LogStopped
@@ -118,38 +119,35 @@ class LogWriter:
             self._storage.allocate(end)
         except OSError as error:
             raise _no_ground(error) from error
-        view, whole = batch.view, length <= COPIED_BYTES
-        head = bytearray(view if whole else view[:STAMPED_BYTES])
+        whole = length <= COPIED_BYTES
         try:
             base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
-            stamp(
-                head,
-                log_id_seed=self.seed,
-                position=position,
-                epoch=self.epoch,
-                synced_before=self._positions.synced,
-                base_offset=base_offset,
-                store_time=store_time,
-                incarnation=incarnation,
-                queue=queue,
-                origin_kind=origin_kind,
-                origin_position=origin_position,
-                flags=FLAG_AMENDED if amended else 0,
+            head = stamped(
+                batch,
+                length if whole else STAMPED_BYTES,
+                self.seed,
+                position,
+                self.epoch,
+                self._positions.synced,
+                base_offset,
+                store_time,
+                incarnation,
+                queue,
+                origin_kind,
+                FLAG_AMENDED if amended else 0,
+                origin_position,
             )
             key = incarnation, queue
             self.index.take(key, base_offset, batch.count, position, length, store_time)
             self._positions.note_messages(end, key)
             self._buffers.append(head)
             if not whole:
-                self._buffers.append(view[STAMPED_BYTES:])
-            views = self._state.message_views
-            if views:
-                batch.take_stamp(head)  # to copy and prove it again would be the greater part
-                for guest in views:
-                    try:
-                        guest.apply(batch)
-                    except Exception as error:
-                        raise blamed(guest, error) from error
+                self._buffers.append(batch.view[STAMPED_BYTES:])
+            for guest in self._state.message_views:
+                try:
+                    guest.apply(batch)
+                except Exception as error:
+                    raise blamed(guest, error) from error
         except BaseException as error:
             self._torn = error
             raise

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cometmq import native
 from cometmq.environment import Buffer
 from cometmq.errors import ProtocolError
 
@@ -18,6 +19,8 @@ EVENT_ID = 0
 """Request id of a message that the broker sends on its own (none yet asks for an answer)."""
 
 _encoder = msgspec.msgpack.Encoder()
+_pack = native.pack
+_unpack = native.unpack
 
 
 def pack(
@@ -25,6 +28,8 @@ def pack(
 ) -> list[Buffer]:
     """Frames of one message. `code` is the operation of a request or the status of a reply."""
     encoded = _encoder.encode(header)
+    if _pack is not None and (only := _pack(request_id, code, encoded, body)) is not None:
+        return only
     head = PREFIX.pack(request_id, code, len(encoded)) + encoded
     if not body:
         return [head]
@@ -40,6 +45,8 @@ def pack(
 
 def unpack(frames: Sequence[Buffer]) -> tuple[int, int, memoryview, list[memoryview]]:
     """(request id, operation or status, header bytes, body pieces). Raises ProtocolError."""
+    if _unpack is not None and (plain := _unpack(frames)) is not None:
+        return plain
     more = len(frames) - 1
     if more and not 0 < more < FRAMES_MAX:
         raise ProtocolError(f"a message of {more + 1} frames; 1 to {FRAMES_MAX} are allowed")

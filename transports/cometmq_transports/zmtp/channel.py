@@ -136,11 +136,15 @@ class ZmtpChannel:
         if self._quiet and not decoder.pending:
             self._quiet = False
             return []
+        got = None if self._ended else decoder.receive(self._socket.fileno(), max_messages)
+        if isinstance(got, list):
+            return got
         messages = self._more(max_messages) if decoder.pending else []
         left_bytes = RECEIVE_BYTES
         while not (self._ended or decoder.pending) and len(messages) < max_messages:
             buffers = decoder.buffers()
-            size = self._receive_into(buffers)
+            size = self._receive_into(buffers) if got is None else self._received(got)
+            got = None
             if size <= 0:
                 break
             messages += decoder.came(size, max_messages - len(messages))
@@ -326,6 +330,12 @@ class ZmtpChannel:
             return 0
         except OSError:
             size = 0  # reset: whatever was said before was read first
+        return self._received(size)
+
+    def _received(self, size: int) -> int:
+        """How many bytes came, of what `recv` said (-1 for nothing yet); 0 if it was the end."""
+        if size < 0:
+            return 0
         if not size:
             if self._ready:
                 self._end("disconnected", f"the connection to {self._address} ended")

@@ -1,6 +1,7 @@
-"""From the bytes of one connection to its messages, without touching a socket.
+"""From the bytes of one connection to its messages.
 
-Whoever has the socket asks `buffers` where the next bytes belong and tells `came` how many came.
+Whoever has the socket asks `buffers` where the next bytes belong and tells `came` how many came, or
+lets `receive` do all of it, if it can.
 Small frames come through a buffer that all connections share and are copied out of it. The rest
 of a large one goes straight into a buffer of exactly its size, which is then handed up, and what
 follows it into the shared one by the same call.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from cometmq import native
 from cometmq.environment import Buffer
 from cometmq.interfaces import Limits
 from cometmq_transports.zmtp.wire import (
@@ -40,6 +42,7 @@ SCRATCH_BYTES = 32 << 10
 
 Message = Sequence[Buffer]
 _NOTHING = memoryview(b"")
+_receive = native.receive
 
 
 class Decoder:
@@ -114,6 +117,21 @@ class Decoder:
         self._carried = carried = len(self._rest) - self._at
         self._scratch[:carried] = self._rest[self._at :]
         return [self._scratch[carried:]]
+
+    def receive(self, descriptor: int, most: int) -> list[Message] | int | None:
+        """Receive from this socket while nothing is held: the messages, if what came is nothing
+        but whole ones, from at most `most` frames; else what `recv` said (bytes, 0 at the end, -1
+        if nothing is there now), which is for `buffers` and `came`. None: it was not tried.
+        """
+        if _receive is None or self.holds or not self.ready:
+            return None
+        bounds = self._frame_bytes, self._frames_max, self._bytes_max
+        got = _receive(descriptor, self._scratch, *bounds, most)
+        if isinstance(got, int):
+            return got
+        messages, seen = got
+        self.seen += seen
+        return messages
 
     def came(self, size: int, most: int) -> list[Message]:
         """`size` bytes came into `buffers`: the messages that are whole now, from at most `most`

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 
+from cometmq import native
 from cometmq.environment import Buffer
 from cometmq_transports.zmtp.wire import MORE, header
 
@@ -15,10 +16,13 @@ JOIN_BELOW_BYTES = 4 << 10
 BUFFER_COST_BYTES = 128
 """What a waiting buffer takes besides its bytes, so that very many small ones are not free."""
 GATHER_MAX = 256
+_framed = native.framed
 
 
 def gather(frames: Sequence[Buffer]) -> list[Buffer]:
     """One message as it leaves. Large frames are not copied, so they must not be changed."""
+    if _framed is not None and (only := _framed(frames, JOIN_BELOW_BYTES)) is not None:
+        return [only]
     if len(frames) == 1 and len(frames[0]) < JOIN_BELOW_BYTES:
         return [header(len(frames[0])) + frames[0]]
     gathered: list[Buffer] = []

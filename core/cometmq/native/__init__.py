@@ -1,0 +1,59 @@
+"""The plain cases of hot functions, in C, if this installation was built with them.
+
+Each name below is a function or None. A function gives None for whatever is no plain case, for
+which the one in Python does all the work, as it does wherever there is no compiler. To do without
+them set the environment variable `COMETMQ_NATIVE=0`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from cometmq.environment import Buffer
+
+INTERFACE = 1
+"""Of `_native.c` beside this file; what was built from one of another number is left alone."""
+
+T = TypeVar("T")
+Frames = Sequence[Buffer]
+
+
+def _built() -> Any:
+    """The module, or None."""
+    if os.environ.get("COMETMQ_NATIVE") == "0":
+        return None
+    try:
+        from cometmq.native import _native  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    return _native if _native.INTERFACE == INTERFACE else None
+
+
+_module = _built()
+loaded = _module is not None
+
+pack: Callable[[int, int, bytes, Sequence[Buffer]], list[Buffer] | None] | None
+pack = getattr(_module, "pack", None)
+"""(request id, code, encoded header, body) -> the frames of `cometmq.protocol.pack`."""
+unpack: Callable[[Sequence[Buffer]], tuple[int, int, memoryview, list[memoryview]] | None] | None
+unpack = getattr(_module, "unpack", None)
+"""The frames of a message -> what `cometmq.protocol.unpack` finds in them."""
+framed: Callable[[Sequence[Buffer], int], bytes | None] | None
+framed = getattr(_module, "framed", None)
+"""(frames, below so many bytes) -> one small frame as ZMTP sends it."""
+receive: Callable[[int, memoryview, int, int, int, int], tuple[list[Frames], int] | int] | None
+receive = getattr(_module, "receive", None)
+"""(descriptor, buffer, most bytes a frame, most frames and bytes a message, most frames in all) ->
+the ZMTP messages that are there and the number of their frames, or what `recv` said."""
+prove: Callable[[memoryview, int, type[T]], T | None] | None
+prove = getattr(_module, "prove", None)
+"""(piece, most bytes, `Batch`) -> a batch that no broker has stamped, proven."""
+stamped: Callable[..., bytearray] | None
+stamped = getattr(_module, "stamped", None)
+"""What `cometmq.batch.stamped` does, in all cases."""
+sealed: Callable[..., bytearray | None] | None
+sealed = getattr(_module, "sealed", None)
+"""(topic's name, queue, births, bodies, producer, tag) -> a sealed batch of messages that have
+nothing else."""

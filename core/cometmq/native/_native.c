@@ -1,0 +1,692 @@
+/* The parts of a small request that cost Python most: bytes to numbers and back.
+ *
+ * Each function does the plain case of a function in Python that does every case, and gives None
+ * for anything else, be it seldom or wrong: then that one does it, or says what is wrong. So there
+ * is one place for each rule and each sentence, and nothing is lost without this module.
+ * The layouts are those of cometmq/batch/layout.py and cometmq/protocol/frames.py.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Raised when a function's arguments or the layouts change: a build of other sources is not used. */
+#define INTERFACE 1
+
+#ifndef SOURCE_CRC /* Of this file, by who builds it. */
+#define SOURCE_CRC 0
+#endif
+
+#define MAGIC "CMB\x01"
+
+enum {
+    BROKER_CRC_AT = 4,
+    LENGTH_AT = 8,
+    STAMP_AT = 12,
+    PRODUCER_CRC_AT = 72,
+    SEALED_AT = 76,
+    ATTRIBUTES_AT = 76,
+    QUEUE_CLAIM_AT = 78,
+    COUNT_AT = 80,
+    SIZE_AT = 84,
+    FIRST_BORN_AT = 88,
+    BORN_SPAN_AT = 96,
+    TOPIC_LENGTH_AT = 100,
+    TOPIC_AT = 101,
+    BATCH_FIELDS = 27,
+    PRODUCER_BYTES = 24,
+    ARRAY_BYTES = 5,
+    ARRAY32 = 0xDD,
+    LENGTH_MIN = 115,
+    BATCH_BYTES_MAX = 16 << 20,
+    HAS_PRODUCER = 1 << 4,
+    PREFIX_BYTES = 14,
+    ONE_FRAME_BYTES = 8192,
+    FRAMES_MAX = 16,
+    MORE_FRAMES = 1,
+    LONG_FRAME = 2,
+    LONG_HEADER_BYTES = 9,
+};
+
+static PyObject *module_names; /* The module's dict: who counts CRCs puts its own crc32c there. */
+static PyObject *name_crc32c, *name_view, *struct_error;
+static PyObject *stamp_names[11];
+
+/* --- numbers in bytes ------------------------------------------------------------------------ */
+
+#define READER(name, type)                                                                        \
+    static inline type name(const uint8_t *at) {                                                  \
+        type value = 0;                                                                           \
+        for (size_t i = 0; i < sizeof value; i++) value |= (type)at[i] << (8 * i);                \
+        return value;                                                                             \
+    }
+READER(read_u16, uint16_t)
+READER(read_u32, uint32_t)
+READER(read_u64, uint64_t)
+
+static inline void write_low(uint8_t *at, uint64_t value, int size) {
+    for (int i = 0; i < size; i++) at[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline void write_high(uint8_t *at, uint64_t value, int size) {
+    for (int i = 0; i < size; i++) at[i] = (uint8_t)(value >> (8 * (size - 1 - i)));
+}
+
+/* CRC-32C by the package that everything else uses; false with an error set. */
+static int crc_of(const uint8_t *data, Py_ssize_t size, uint32_t start, uint32_t *crc) {
+    PyObject *function = PyDict_GetItemWithError(module_names, name_crc32c);
+    if (!function) return 0;
+    PyObject *view = PyMemoryView_FromMemory((char *)data, size, PyBUF_READ);
+    if (!view) return 0;
+    PyObject *from = PyLong_FromUnsignedLong(start), *found = NULL;
+    if (from) {
+        PyObject *arguments[] = {view, from};
+        found = PyObject_Vectorcall(function, arguments, 2, NULL);
+        Py_DECREF(from);
+    }
+    Py_DECREF(view);
+    if (!found) return 0;
+    *crc = (uint32_t)PyLong_AsUnsignedLong(found);
+    Py_DECREF(found);
+    return !PyErr_Occurred();
+}
+
+/* An int that fits; 0 without an error set if it is none or doesn't. */
+static int unsigned_of(PyObject *number, uint64_t most, uint64_t *value) {
+    if (!PyLong_CheckExact(number)) return 0;
+    *value = PyLong_AsUnsignedLongLong(number);
+    if (PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    return *value <= most;
+}
+
+/* --- frames ------------------------------------------------------------------------------------ */
+
+static PyObject *slice_of(PyObject *view, Py_ssize_t start, Py_ssize_t stop) {
+    PyObject *from = PyLong_FromSsize_t(start), *to = PyLong_FromSsize_t(stop), *part = NULL;
+    PyObject *range = from && to ? PySlice_New(from, to, NULL) : NULL;
+    if (range) part = PyObject_GetItem(view, range);
+    Py_XDECREF(from);
+    Py_XDECREF(to);
+    Py_XDECREF(range);
+    return part;
+}
+
+PyDoc_STRVAR(unpack_doc,
+"unpack(frames) -> tuple[int, int, memoryview, list[memoryview]] | None\n\n"
+"The plain case of `cometmq.protocol.unpack`: a list of not too many `bytes`, the first with a whole\n"
+"header.");
+
+static PyObject *unpack(PyObject *self, PyObject *frames) {
+    if (!PyList_CheckExact(frames) || PyList_GET_SIZE(frames) < 1
+        || PyList_GET_SIZE(frames) > FRAMES_MAX)
+        Py_RETURN_NONE;
+    PyObject *frame = PyList_GET_ITEM(frames, 0);
+    if (!PyBytes_CheckExact(frame)) Py_RETURN_NONE;
+    const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(frame);
+    Py_ssize_t size = PyBytes_GET_SIZE(frame);
+    if (size < PREFIX_BYTES) Py_RETURN_NONE;
+    Py_ssize_t end = PREFIX_BYTES + (Py_ssize_t)read_u32(data + 10);
+    if (end > size) Py_RETURN_NONE;
+    PyObject *view = PyMemoryView_FromObject(frame), *header = NULL, *body = NULL;
+    if (!view || !(header = slice_of(view, PREFIX_BYTES, end)) || !(body = PyList_New(0)))
+        goto failed;
+    for (Py_ssize_t i = end < size ? 0 : 1; i < PyList_GET_SIZE(frames); i++) {
+        PyObject *piece = i == 0 ? slice_of(view, end, size)
+                                 : PyMemoryView_FromObject(PyList_GET_ITEM(frames, i));
+        int put = piece ? PyList_Append(body, piece) : -1;
+        Py_XDECREF(piece);
+        if (put < 0) goto failed;
+    }
+    Py_DECREF(view);
+    return Py_BuildValue("KHNN", (unsigned long long)read_u64(data), read_u16(data + 8), header,
+                         body);
+failed:
+    Py_XDECREF(view);
+    Py_XDECREF(header);
+    Py_XDECREF(body);
+    return NULL;
+}
+
+PyDoc_STRVAR(pack_doc,
+"pack(request_id, code, header, body) -> list[bytes] | None\n\n"
+"The frames of `cometmq.protocol.pack`, of an encoded `header` and a sequence of bytes-like parts,\n"
+"if it is one.");
+
+static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 4) return PyErr_Format(PyExc_TypeError, "pack takes 4 arguments");
+    PyObject *header = arguments[2], *body = arguments[3], *only = NULL;
+    uint64_t request_id, code;
+    if (!unsigned_of(arguments[0], UINT64_MAX, &request_id)
+        || !unsigned_of(arguments[1], UINT16_MAX, &code) || !PyBytes_CheckExact(header)
+        || !(PyList_CheckExact(body) || PyTuple_CheckExact(body)))
+        Py_RETURN_NONE;
+    Py_ssize_t parts = PySequence_Fast_GET_SIZE(body);
+    if (parts > 1) Py_RETURN_NONE;
+    Py_buffer part = {.buf = NULL};
+    if (parts == 1 && PyObject_GetBuffer(PySequence_Fast_GET_ITEM(body, 0), &part, PyBUF_SIMPLE) < 0)
+        return NULL;
+    Py_ssize_t header_size = PyBytes_GET_SIZE(header);
+    Py_ssize_t size = PREFIX_BYTES + header_size + part.len;
+    if ((parts == 0 && header_size <= UINT32_MAX) || size <= ONE_FRAME_BYTES) {
+        PyObject *frame = PyBytes_FromStringAndSize(NULL, size);
+        if (frame) {
+            uint8_t *at = (uint8_t *)PyBytes_AS_STRING(frame);
+            write_low(at, request_id, 8);
+            write_low(at + 8, code, 2);
+            write_low(at + 10, (uint64_t)header_size, 4);
+            memcpy(at + PREFIX_BYTES, PyBytes_AS_STRING(header), (size_t)header_size);
+            if (part.len)
+                memcpy(at + PREFIX_BYTES + header_size, part.buf, (size_t)part.len);
+            if ((only = PyList_New(1))) PyList_SET_ITEM(only, 0, frame);
+            else Py_DECREF(frame);
+        }
+    } else
+        only = Py_NewRef(Py_None);
+    if (parts == 1) PyBuffer_Release(&part);
+    return only;
+}
+
+PyDoc_STRVAR(framed_doc,
+"framed(frames, below_bytes) -> bytes | None\n\n"
+"The ZMTP message of a list of one `bytes` of less than `below_bytes`, its header before it.");
+
+static PyObject *framed(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 2) return PyErr_Format(PyExc_TypeError, "framed takes 2 arguments");
+    PyObject *frames = arguments[0];
+    Py_ssize_t below = PyLong_AsSsize_t(arguments[1]);
+    if (PyErr_Occurred()) return NULL;
+    if (!PyList_CheckExact(frames) || PyList_GET_SIZE(frames) != 1
+        || !PyBytes_CheckExact(PyList_GET_ITEM(frames, 0)))
+        Py_RETURN_NONE;
+    PyObject *frame = PyList_GET_ITEM(frames, 0);
+    Py_ssize_t size = PyBytes_GET_SIZE(frame), before = size < 256 ? 2 : LONG_HEADER_BYTES;
+    if (size >= below) Py_RETURN_NONE;
+    PyObject *message = PyBytes_FromStringAndSize(NULL, before + size);
+    if (!message) return NULL;
+    uint8_t *at = (uint8_t *)PyBytes_AS_STRING(message);
+    *at = before == 2 ? 0 : LONG_FRAME;
+    write_high(at + 1, (uint64_t)size, (int)before - 1);
+    memcpy(at + before, PyBytes_AS_STRING(frame), (size_t)size);
+    return message;
+}
+
+struct bounds { /* Of what one connection may say. */
+    Py_ssize_t frame_bytes, frames, message_bytes, most;
+};
+
+/* The messages that `data` is, if it is nothing but whole ones, as a list of lists of bytes; None
+ * if it is anything else or breaks a bound. `seen` becomes the number of frames. */
+static PyObject *messages_in(const uint8_t *data, Py_ssize_t size, const struct bounds *bounds,
+                             Py_ssize_t *seen) {
+    PyObject *messages = PyList_New(0), *frames = NULL;
+    Py_ssize_t at = 0, message_bytes = 0;
+    *seen = 0;
+    while (messages && at < size) {
+        Py_ssize_t start = at + (data[at] & LONG_FRAME ? LONG_HEADER_BYTES : 2);
+        uint64_t length = 0;
+        if (data[at] > (LONG_FRAME | MORE_FRAMES) || start > size) goto seldom;
+        for (Py_ssize_t i = at + 1; i < start; i++) length = length << 8 | data[i];
+        if (length > (uint64_t)(size - start) || (Py_ssize_t)length > bounds->frame_bytes
+            || ++*seen > bounds->most)
+            goto seldom;
+        message_bytes += (Py_ssize_t)length;
+        if (message_bytes > bounds->message_bytes) goto seldom;
+        PyObject *content = PyBytes_FromStringAndSize((const char *)data + start, (Py_ssize_t)length);
+        if (!frames) frames = PyList_New(0);
+        int put = content && frames ? PyList_Append(frames, content) : -1;
+        Py_XDECREF(content);
+        if (put < 0) goto failed;
+        if (PyList_GET_SIZE(frames) > bounds->frames) goto seldom;
+        if (!(data[at] & MORE_FRAMES)) {
+            if (PyList_Append(messages, frames) < 0) goto failed;
+            Py_CLEAR(frames);
+            message_bytes = 0;
+        }
+        at = start + (Py_ssize_t)length;
+    }
+    if (!frames) return messages;
+seldom:
+    Py_XDECREF(frames);
+    Py_XDECREF(messages);
+    Py_RETURN_NONE;
+failed:
+    Py_XDECREF(frames);
+    Py_XDECREF(messages);
+    return NULL;
+}
+
+PyDoc_STRVAR(receive_doc,
+"receive(descriptor, buffer, frame_bytes, frames, message_bytes, most)\n"
+"    -> tuple[list[list[bytes]], int] | int\n\n"
+"Receive into `buffer` what is there now, without waiting. If that is nothing but whole ZMTP\n"
+"messages within the bounds, of `most` frames in all at most, they and the number of their frames;\n"
+"else how many bytes came: 0 at the end, also of a broken connection, -1 if nothing is there now.");
+
+static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 6) return PyErr_Format(PyExc_TypeError, "receive takes 6 arguments");
+    int descriptor = (int)PyLong_AsLong(arguments[0]);
+    struct bounds bounds = {
+        PyLong_AsSsize_t(arguments[2]), PyLong_AsSsize_t(arguments[3]),
+        PyLong_AsSsize_t(arguments[4]), PyLong_AsSsize_t(arguments[5]),
+    };
+    Py_ssize_t size, seen;
+    Py_buffer buffer;
+    if (PyErr_Occurred() || PyObject_GetBuffer(arguments[1], &buffer, PyBUF_WRITABLE) < 0)
+        return NULL;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        size = recv(descriptor, buffer.buf, (size_t)buffer.len, MSG_DONTWAIT);
+        Py_END_ALLOW_THREADS
+    } while (size < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
+    PyObject *result = NULL, *messages = NULL;
+    if (size > 0) {
+        messages = messages_in(buffer.buf, size, &bounds, &seen);
+        if (messages == Py_None) result = PyLong_FromSsize_t(size);
+        else if (messages) result = Py_BuildValue("On", messages, seen);
+        Py_XDECREF(messages);
+    } else if (size == 0)
+        result = PyLong_FromLong(0);
+    else if (!PyErr_Occurred()) /* Else a signal's handler raised. */
+        result = PyLong_FromLong(errno == EAGAIN || errno == EWOULDBLOCK ? -1 : 0);
+    PyBuffer_Release(&buffer);
+    return result;
+}
+
+/* --- batches ----------------------------------------------------------------------------------- */
+
+struct plan { /* Where the parts of a batch are. */
+    uint32_t attributes, count;
+    uint64_t records_bytes, topic_length, topic_end, table_at, records_at;
+};
+
+/* Whether all rules hold but the CRC's, for a batch as nearly all are. */
+static int is_plain(const uint8_t *data, uint64_t there, struct plan *plan) {
+    static const uint8_t unstamped[PRODUCER_CRC_AT - STAMP_AT];
+    if (there < LENGTH_MIN || memcmp(data, MAGIC, 4) || read_u32(data + BROKER_CRC_AT)
+        || read_u32(data + LENGTH_AT) != there
+        || memcmp(data + STAMP_AT, unstamped, sizeof unstamped))
+        return 0;
+    plan->attributes = read_u16(data + ATTRIBUTES_AT);
+    plan->count = read_u32(data + COUNT_AT);
+    plan->records_bytes = read_u32(data + SIZE_AT);
+    plan->topic_length = data[TOPIC_LENGTH_AT];
+    if ((plan->attributes && plan->attributes != HAS_PRODUCER) || !plan->count
+        || !plan->topic_length)
+        return 0;
+    plan->topic_end = TOPIC_AT + plan->topic_length;
+    plan->table_at = plan->topic_end + (plan->attributes ? PRODUCER_BYTES : 0);
+    plan->records_at = plan->table_at + 8 * (uint64_t)plan->count;
+    if (plan->records_at + ARRAY_BYTES > there || plan->records_bytes != there - plan->records_at)
+        return 0;
+    uint64_t total = ARRAY_BYTES;
+    for (uint32_t i = 0; i < plan->count; i++)
+        total += read_u32(data + plan->table_at + 4 * (uint64_t)i);
+    uint8_t array_header[ARRAY_BYTES] = {ARRAY32};
+    write_high(array_header + 1, plan->count, 4);
+    return total == plan->records_bytes
+           && !memcmp(data + plan->records_at, array_header, ARRAY_BYTES);
+}
+
+static PyObject *lengths_of(const uint8_t *column, uint32_t count) {
+    PyObject *lengths = PyTuple_New(count);
+    for (uint32_t i = 0; lengths && i < count; i++) {
+        PyObject *length = PyLong_FromUnsignedLong(read_u32(column + 4 * (uint64_t)i));
+        if (!length) Py_CLEAR(lengths);
+        else PyTuple_SET_ITEM(lengths, i, length);
+    }
+    return lengths;
+}
+
+static PyObject *producer_of(const uint8_t *section) {
+    return Py_BuildValue("KKK", (unsigned long long)read_u64(section),
+                         (unsigned long long)read_u64(section + 8),
+                         (unsigned long long)read_u64(section + 16));
+}
+
+static PyObject *batch_of(PyObject *type, PyObject *piece, const uint8_t *data,
+                          const struct plan *plan) {
+    PyObject *values[BATCH_FIELDS], *batch = NULL;
+    int at = 0, whole = 1;
+#define PUT(value) whole &= (values[at++] = (value)) != NULL
+    PUT(Py_NewRef(piece));
+    PUT(PyLong_FromUnsignedLong(read_u32(data)));
+    PUT(PyLong_FromLong(0));
+    PUT(PyLong_FromUnsignedLong(read_u32(data + LENGTH_AT)));
+    for (int i = 0; i < 10; i++) PUT(PyLong_FromLong(0)); /* Not stamped. */
+    PUT(PyLong_FromUnsignedLong(read_u32(data + PRODUCER_CRC_AT)));
+    PUT(PyLong_FromUnsignedLong(plan->attributes));
+    PUT(PyLong_FromUnsignedLong(read_u16(data + QUEUE_CLAIM_AT)));
+    PUT(PyLong_FromUnsignedLong(plan->count));
+    PUT(PyLong_FromUnsignedLongLong(plan->records_bytes));
+    PUT(PyLong_FromLongLong((int64_t)read_u64(data + FIRST_BORN_AT)));
+    PUT(PyLong_FromUnsignedLong(read_u32(data + BORN_SPAN_AT)));
+    PUT(PyLong_FromUnsignedLongLong(plan->topic_length));
+    PUT(PyUnicode_DecodeUTF8((const char *)data + TOPIC_AT, (Py_ssize_t)plan->topic_length, NULL));
+    PUT(lengths_of(data + plan->table_at, plan->count));
+    PUT(PyLong_FromUnsignedLongLong(plan->table_at));
+    PUT(PyLong_FromUnsignedLongLong(plan->records_at));
+    PUT(plan->attributes ? producer_of(data + plan->topic_end) : Py_NewRef(Py_None));
+#undef PUT
+    if (whole) batch = PyObject_Vectorcall(type, values, (size_t)at, NULL);
+    while (at) Py_XDECREF(values[--at]);
+    return batch;
+}
+
+PyDoc_STRVAR(prove_doc,
+"prove(piece, limit, Batch) -> Batch | None\n\n"
+"`parse`, `verify_unstamped` and `verify_producer` of `cometmq.batch` at once, for a batch of\n"
+"messages as nearly all are that is exactly `piece`: None unless all of it is right.");
+
+static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 3) return PyErr_Format(PyExc_TypeError, "prove takes 3 arguments");
+    uint64_t limit;
+    if (!PyMemoryView_Check(arguments[0]) || !unsigned_of(arguments[1], BATCH_BYTES_MAX, &limit))
+        Py_RETURN_NONE;
+    Py_buffer buffer; /* Of our own, so that nobody can release it meanwhile. */
+    if (PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) < 0) return NULL;
+    const uint8_t *data = buffer.buf;
+    struct plan plan;
+    PyObject *batch = NULL;
+    uint32_t crc;
+    if ((uint64_t)buffer.len > limit || !is_plain(data, (uint64_t)buffer.len, &plan))
+        batch = Py_NewRef(Py_None);
+    else if (crc_of(data + SEALED_AT, buffer.len - SEALED_AT, 0, &crc))
+        batch = crc == read_u32(data + PRODUCER_CRC_AT)
+                    ? batch_of(arguments[2], arguments[0], data, &plan)
+                    : Py_NewRef(Py_None);
+    PyBuffer_Release(&buffer);
+    if (!batch && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return batch;
+}
+
+PyDoc_STRVAR(stamped_doc,
+"stamped(batch, size, log_id_seed, position, epoch, synced_before, base_offset, store_time,\n"
+"    incarnation, queue, origin_kind, flags, origin_position) -> bytearray\n\n"
+"The same as `stamped` of `cometmq.batch`, whatever the batch.");
+
+static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    static const int widths[] = {8, 8, 8, 8, 8, 8, 2, 1, 1, 8};
+    if (number != 13) return PyErr_Format(PyExc_TypeError, "stamped takes 13 arguments");
+    uint64_t size, seed, value;
+    uint8_t fields[PRODUCER_CRC_AT - STAMP_AT];
+    if (!unsigned_of(arguments[1], BATCH_BYTES_MAX, &size) || size < SEALED_AT
+        || !unsigned_of(arguments[2], UINT32_MAX, &seed))
+        return PyErr_Format(struct_error, "no such size or seed");
+    uint8_t *field = fields;
+    for (int i = 0; i < 10; i++) {
+        uint64_t most = widths[i] == 8 ? INT64_MAX : ((uint64_t)1 << 8 * widths[i]) - 1;
+        if (!unsigned_of(arguments[3 + i], most, &value))
+            return PyErr_Format(struct_error, "%U can't be %R", stamp_names[1 + i],
+                                arguments[3 + i]);
+        write_low(field, value, widths[i]);
+        field += widths[i];
+    }
+    PyObject *view = PyObject_GetAttr(arguments[0], name_view), *head = NULL;
+    if (!view) return NULL;
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(view, &buffer, PyBUF_SIMPLE) == 0) {
+        if ((uint64_t)buffer.len >= size)
+            head = PyByteArray_FromStringAndSize(buffer.buf, (Py_ssize_t)size);
+        else
+            PyErr_Format(PyExc_ValueError, "a batch of less than %llu bytes",
+                         (unsigned long long)size);
+        PyBuffer_Release(&buffer);
+    }
+    Py_DECREF(view);
+    if (!head) return NULL;
+    uint8_t *data = (uint8_t *)PyByteArray_AS_STRING(head);
+    memcpy(data + STAMP_AT, fields, sizeof fields);
+    uint32_t crc;
+    if (!crc_of(data + LENGTH_AT, SEALED_AT - LENGTH_AT, (uint32_t)seed, &crc)) goto failed;
+    write_low(data + BROKER_CRC_AT, crc, 4);
+    PyObject *known = PyLong_FromUnsignedLong(crc);
+    if (!known) goto failed;
+    int told = PyObject_SetAttr(arguments[0], stamp_names[0], known);
+    Py_DECREF(known);
+    for (int i = 0; i < 10 && told == 0; i++)
+        told = PyObject_SetAttr(arguments[0], stamp_names[1 + i], arguments[3 + i]);
+    if (told == 0) return head;
+failed:
+    Py_DECREF(head);
+    return NULL;
+}
+
+/* msgpack, as msgspec writes it: always the shortest form. */
+static int int_bytes(uint64_t value) {
+    return value < 0x80 ? 1 : value <= 0xFF ? 2 : value <= 0xFFFF ? 3 : value <= UINT32_MAX ? 5 : 9;
+}
+
+static uint8_t *put_int(uint8_t *at, uint64_t value) {
+    int size = int_bytes(value);
+    static const uint8_t kinds[] = {0, 0, 0xCC, 0xCD, 0, 0xCE, 0, 0, 0, 0xCF};
+    if (size == 1) *at = (uint8_t)value;
+    else {
+        *at = kinds[size];
+        write_high(at + 1, value, size - 1);
+    }
+    return at + size;
+}
+
+static int body_header_bytes(uint64_t size) { return size < 256 ? 2 : size < 65536 ? 3 : 5; }
+
+static uint8_t *put_body(uint8_t *at, const char *body, uint64_t size) {
+    int header = body_header_bytes(size);
+    *at = header == 2 ? 0xC4 : header == 3 ? 0xC5 : 0xC6;
+    write_high(at + 1, size, header - 1);
+    memcpy(at + header, body, size);
+    return at + header + size;
+}
+
+static int tag_header_bytes(uint64_t size) {
+    return size < 32 ? 1 : size < 256 ? 2 : size < 65536 ? 3 : 5;
+}
+
+static uint8_t *put_tag(uint8_t *at, const char *tag, uint64_t size) {
+    int header = tag_header_bytes(size);
+    *at = header == 1 ? 0xA0 | (uint8_t)size : header == 2 ? 0xD9 : header == 3 ? 0xDA : 0xDB;
+    if (header > 1) write_high(at + 1, size, header - 1);
+    memcpy(at + header, tag, size);
+    return at + header + size;
+}
+
+struct record { /* What all records of a batch have in common. */
+    const char *tag;
+    Py_ssize_t tag_size;
+    uint32_t tag_hash;
+};
+
+/* How many records one birth is of, and its time; 0 if it is nothing for us. */
+static int birth_at(PyObject *births, Py_ssize_t i, Py_ssize_t count, Py_ssize_t *place,
+                    Py_ssize_t *end, uint64_t *born) {
+    uint64_t from, to = (uint64_t)count;
+    PyObject *birth = PyTuple_GET_ITEM(births, i);
+    if (!PyTuple_CheckExact(birth) || PyTuple_GET_SIZE(birth) != 2
+        || !unsigned_of(PyTuple_GET_ITEM(birth, 0), (uint64_t)count, &from)
+        || !unsigned_of(PyTuple_GET_ITEM(birth, 1), INT64_MAX, born))
+        return 0;
+    if (i + 1 < PyTuple_GET_SIZE(births)) {
+        PyObject *next = PyTuple_GET_ITEM(births, i + 1);
+        if (!PyTuple_CheckExact(next) || PyTuple_GET_SIZE(next) != 2
+            || !unsigned_of(PyTuple_GET_ITEM(next, 0), (uint64_t)count, &to))
+            return 0;
+    }
+    *place = (Py_ssize_t)from;
+    *end = (Py_ssize_t)to;
+    return from <= to;
+}
+
+/* The size of all records, with each rule looked at; 0 if they are nothing for us. */
+static uint64_t records_bytes(PyObject *births, PyObject *bodies, const struct record *record) {
+    uint64_t total = ARRAY_BYTES, born;
+    uint64_t around = 3 + (uint64_t)tag_header_bytes(record->tag_size)
+                      + (uint64_t)record->tag_size;
+    Py_ssize_t count = PyTuple_GET_SIZE(bodies), reached = 0, place, end;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(births); i++) {
+        if (!birth_at(births, i, count, &place, &end, &born) || place != reached) return 0;
+        for (; place < end; place++) {
+            PyObject *body = PyTuple_GET_ITEM(bodies, place);
+            if (!PyBytes_CheckExact(body)) return 0;
+            uint64_t size = (uint64_t)PyBytes_GET_SIZE(body);
+            total += around + int_bytes(born) + body_header_bytes(size) + size;
+            if (total > BATCH_BYTES_MAX) return 0;
+        }
+        reached = end;
+    }
+    return reached == count ? total : 0;
+}
+
+static void write_records(uint8_t *data, uint64_t table_at, PyObject *births, PyObject *bodies,
+                          const struct record *record) {
+    Py_ssize_t count = PyTuple_GET_SIZE(bodies), place, end;
+    uint8_t *lengths = data + table_at, *hashes = lengths + 4 * count, *at = hashes + 4 * count;
+    uint64_t born = 0;
+    *at = ARRAY32;
+    write_high(at + 1, (uint64_t)count, 4);
+    at += ARRAY_BYTES;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(births); i++) {
+        birth_at(births, i, count, &place, &end, &born);
+        for (; place < end; place++) {
+            PyObject *body = PyTuple_GET_ITEM(bodies, place);
+            uint8_t *begin = at;
+            *at++ = 0x95;
+            at = put_int(at, born);
+            at = put_body(at, PyBytes_AS_STRING(body), (uint64_t)PyBytes_GET_SIZE(body));
+            at = put_tag(at, record->tag, (uint64_t)record->tag_size);
+            *at++ = 0x90;
+            *at++ = 0x80;
+            write_low(lengths + 4 * place, (uint64_t)(at - begin), 4);
+            write_low(hashes + 4 * place, record->tag_hash, 4);
+        }
+    }
+}
+
+/* As `sealed`, of tuples: nobody can change them meanwhile. */
+static PyObject *sealed_of(PyObject *name, uint64_t queue, PyObject *births, PyObject *bodies,
+                           PyObject *producer, const struct record *record) {
+    uint64_t numbers[3], first_born, last_born, total;
+    Py_ssize_t count = PyTuple_GET_SIZE(bodies), last = PyTuple_GET_SIZE(births) - 1, place, end;
+    Py_ssize_t name_size = PyBytes_GET_SIZE(name);
+    int numbered = producer != Py_None;
+    for (int i = 0; numbered && i < 3; i++)
+        if (!unsigned_of(PyTuple_GET_ITEM(producer, i), UINT64_MAX, &numbers[i])) Py_RETURN_NONE;
+    if (count < 1 || last < 0 || !(total = records_bytes(births, bodies, record))
+        || !birth_at(births, 0, count, &place, &end, &first_born)
+        || !birth_at(births, last, count, &place, &end, &last_born))
+        Py_RETURN_NONE;
+    uint64_t table_at = TOPIC_AT + (uint64_t)name_size + (numbered ? PRODUCER_BYTES : 0);
+    uint64_t length = table_at + 8 * (uint64_t)count + total;
+    if (length > BATCH_BYTES_MAX) Py_RETURN_NONE;
+    PyObject *batch = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)length);
+    if (!batch) return NULL;
+    uint8_t *data = (uint8_t *)PyByteArray_AS_STRING(batch), *at = data + TOPIC_AT;
+    uint64_t span = last_born > first_born ? last_born - first_born : 0;
+    memset(data, 0, SEALED_AT);
+    memcpy(data, MAGIC, 4);
+    write_low(data + LENGTH_AT, length, 4);
+    write_low(data + ATTRIBUTES_AT, numbered ? HAS_PRODUCER : 0, 2);
+    write_low(data + QUEUE_CLAIM_AT, queue, 2);
+    write_low(data + COUNT_AT, (uint64_t)count, 4);
+    write_low(data + SIZE_AT, total, 4);
+    write_low(data + FIRST_BORN_AT, first_born, 8);
+    write_low(data + BORN_SPAN_AT, span < UINT32_MAX ? span : UINT32_MAX, 4);
+    data[TOPIC_LENGTH_AT] = (uint8_t)name_size;
+    memcpy(at, PyBytes_AS_STRING(name), (size_t)name_size);
+    at += name_size;
+    for (int i = 0; numbered && i < 3; i++, at += 8) write_low(at, numbers[i], 8);
+    write_records(data, table_at, births, bodies, record);
+    uint32_t crc;
+    if (!crc_of(data + SEALED_AT, (Py_ssize_t)length - SEALED_AT, 0, &crc)) {
+        Py_DECREF(batch);
+        return NULL;
+    }
+    write_low(data + PRODUCER_CRC_AT, crc, 4);
+    return batch;
+}
+
+PyDoc_STRVAR(sealed_doc,
+"sealed(name, queue, births, bodies, producer, tag) -> bytearray | None\n\n"
+"What `encode_bodies` of `cometmq.batch` makes of a topic's `name` in UTF-8. `births` and `bodies`\n"
+"are sequences as there, `producer` may be None; each record has the same `tag`.");
+
+static PyObject *sealed(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 6) return PyErr_Format(PyExc_TypeError, "sealed takes 6 arguments");
+    PyObject *name = arguments[0], *producer = arguments[4], *tag = arguments[5];
+    uint64_t queue;
+    if (!PyBytes_CheckExact(name) || PyBytes_GET_SIZE(name) < 1 || PyBytes_GET_SIZE(name) > 255
+        || !unsigned_of(arguments[1], UINT16_MAX, &queue) || !PyUnicode_CheckExact(tag)
+        || (producer != Py_None
+            && (!PyTuple_CheckExact(producer) || PyTuple_GET_SIZE(producer) != 3)))
+        Py_RETURN_NONE;
+    struct record record = {NULL, 0, 0};
+    if (!(record.tag = PyUnicode_AsUTF8AndSize(tag, &record.tag_size))) {
+        PyErr_Clear(); /* A lone surrogate: who encodes it says so. */
+        Py_RETURN_NONE;
+    }
+    if (record.tag_size
+        && !crc_of((const uint8_t *)record.tag, record.tag_size, 0, &record.tag_hash))
+        return NULL;
+    PyObject *births = PySequence_Tuple(arguments[2]), *batch = NULL;
+    PyObject *bodies = births ? PySequence_Tuple(arguments[3]) : NULL;
+    if (bodies) batch = sealed_of(name, queue, births, bodies, producer, &record);
+    Py_XDECREF(births);
+    Py_XDECREF(bodies);
+    return batch;
+}
+
+/* --- the module -------------------------------------------------------------------------------- */
+
+static PyMethodDef functions[] = {
+    {"unpack", unpack, METH_O, unpack_doc},
+    {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
+    {"framed", (PyCFunction)(void (*)(void))framed, METH_FASTCALL, framed_doc},
+    {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, receive_doc},
+    {"prove", (PyCFunction)(void (*)(void))prove, METH_FASTCALL, prove_doc},
+    {"stamped", (PyCFunction)(void (*)(void))stamped, METH_FASTCALL, stamped_doc},
+    {"sealed", (PyCFunction)(void (*)(void))sealed, METH_FASTCALL, sealed_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_native", "The plain cases, in C.", -1, functions, NULL, NULL, NULL, NULL,
+};
+
+static PyObject *attribute_of(const char *module, const char *name) {
+    PyObject *imported = PyImport_ImportModule(module), *found = NULL;
+    if (imported) found = PyObject_GetAttrString(imported, name);
+    Py_XDECREF(imported);
+    return found;
+}
+
+PyMODINIT_FUNC PyInit__native(void) {
+    static const char *const names[] = {
+        "broker_crc", "position", "epoch", "synced_before", "base_offset", "store_time",
+        "incarnation", "queue", "origin_kind", "flags", "origin_position",
+    };
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    module_names = PyModule_GetDict(module);
+    for (int i = 0; i < 11; i++)
+        if (!(stamp_names[i] = PyUnicode_InternFromString(names[i]))) goto failed;
+    if (!(name_crc32c = PyUnicode_InternFromString("crc32c"))
+        || !(name_view = PyUnicode_InternFromString("view"))
+        || !(struct_error = attribute_of("struct", "error"))
+        || PyModule_AddObject(module, "crc32c", attribute_of("crc32c", "crc32c")) < 0)
+        goto failed;
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0
+        || PyModule_AddObject(module, "SOURCE_CRC", PyLong_FromUnsignedLong(SOURCE_CRC)) < 0)
+        goto failed;
+    return module;
+failed:
+    Py_DECREF(module);
+    return NULL;
+}
