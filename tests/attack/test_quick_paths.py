@@ -84,11 +84,11 @@ async def test_a_message_for_which_memory_is_short_leaves_no_hole(
     await kit.open()
     await kit.send(count=3)
 
-    def short(data: object) -> bytearray:
+    def short(*arguments: object) -> bytearray:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "bytearray", short, raising=False)
+        patch.setattr(writer, "stamped", short)
         with pytest.raises(MemoryError):
             kit.append(count=5)
     kit.log.write()

@@ -18,6 +18,7 @@ from cometmq.testing.zmtp_server import ZmtpServer
 from cometmq_transports.address import parse, places, resolve
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
 from cometmq_transports.zmtp.channel import RECEIVE_BYTES, ZmtpChannel
+from cometmq_transports.zmtp.decoder import Decoder
 
 PING = frame(b"\x04PING\0\0", command=True)
 PONG = frame(b"\x04PONG", command=True)
@@ -100,6 +101,7 @@ def test_one_call_takes_a_few_megabytes(
         return at - begin
 
     link = link_of(server)
+    monkeypatch.setattr(Decoder, "receive", lambda *_: None)  # in C, from the real socket
     monkeypatch.setattr(link, "_receive_into", full)
     taken = sum(len(part) for frames in link.receive() for part in frames)
     assert RECEIVE_BYTES - 60_000 <= taken <= RECEIVE_BYTES + 100_000

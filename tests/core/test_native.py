@@ -29,6 +29,7 @@ from cometmq.batch import (
     rewrite,
     verify_producer,
     verify_unstamped,
+    view,
 )
 from cometmq.batch.layout import BATCH_BYTES_MAX, seal
 from cometmq.environment import Buffer
@@ -213,6 +214,36 @@ def test_what_c_proves_python_proves_too(
         assert fields(found) == fields(wanted)
     if not changes and not cut:
         assert found is not None
+
+
+@steady
+@given(
+    contents=st.lists(st.binary(max_size=60), min_size=1, max_size=5),
+    producer=producers,
+    stamp=st.binary(min_size=68, max_size=68),
+    changes=st.lists(st.tuples(st.integers(0, 140), st.integers(0, 255)), max_size=2),
+    cut=st.integers(-3, 3),
+)
+def test_what_c_parses_python_parses_alike(
+    contents: list[bytes],
+    producer: ProducerTuple | None,
+    stamp: bytes,
+    changes: list[tuple[int, int]],
+    cut: int,
+) -> None:
+    buffer = encode_bodies("orders", 1, [(0, TIME)], contents, producer=producer)
+    buffer[4:8], buffer[12:72], buffer[63] = stamp[:4], stamp[8:], 0
+    for place, value in changes:
+        buffer[place % len(buffer)] = value
+    piece = bytes(buffer[: len(buffer) - cut] if cut > 0 else buffer + bytes(-cut))
+
+    def call() -> tuple[Any, ...]:
+        return fields(parse(piece, limit=1 << 20))
+
+    assert directly(call) == plainly(view, "_parse", call)
+    if not changes and not cut:
+        assert native.parse is not None
+        assert native.parse(memoryview(piece), 1 << 20, Batch) is not None
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 100, 114, 115])

@@ -14,6 +14,7 @@ from operator import lt
 import msgspec
 from crc32c import crc32c
 
+from cometmq import native
 from cometmq.batch.layout import (
     ARRAY32,
     ARRAY_HEADER,
@@ -51,6 +52,7 @@ _USUAL_SECTIONS_BYTES = {0: 0, HAS_PRODUCER: PRODUCER_SECTION.size}
 """By the attributes of a batch of messages that has no other section and isn't compressed."""
 _ARRAY_HEADER_BYTES = ARRAY_HEADER.size
 _UNSTAMPED = bytes(PRODUCER_CRC_AT - STAMP_AT)
+_parse = native.parse
 
 
 class Batch(msgspec.Struct, eq=False, gc=False):
@@ -207,6 +209,8 @@ def parse(
     view = memoryview(buffer)
     if offset:
         view = view[offset:]
+    if _parse is not None and (plain := _parse(view, limit, Batch)) is not None:
+        return plain
     there = view.nbytes
     if there < LENGTH_MIN:
         raise bad("length", f"cut off after {there} bytes", f"at least {LENGTH_MIN}")

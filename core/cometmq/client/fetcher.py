@@ -79,8 +79,10 @@ class Fetcher:
         """Ask for more, for every queue that wants it, if there is room for it."""
         if self._paused or self._engine.closed is not None:
             return
-        buffered = sum(cursor.buffered_bytes for cursor in self.cursors if not cursor.idle)
         hungry = [cursor for cursor in self.cursors if cursor.hungry]
+        if not hungry:
+            return
+        buffered = sum(cursor.buffered_bytes for cursor in self.cursors if not cursor.idle)
         fetch_bytes = self._options.fetch_bytes
         if buffered >= self._options.read_ahead_bytes:
             # All of it may wait for one slow or failing handler: the other queues go on.

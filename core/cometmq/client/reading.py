@@ -129,7 +129,7 @@ class Reader:
         inflated_bytes = served = 0
         for step in range(len(cursors)):
             cursor = cursors[(self._turn + step) % len(cursors)]
-            while len(collected) < most:
+            while len(collected) < most and not cursor.empty:
                 if collected and inflated_bytes >= self._inflated_max:
                     break
                 before, place = cursor.inflated_bytes, cursor.place

@@ -120,23 +120,25 @@ class LogWriter:
         except OSError as error:
             raise _no_ground(error) from error
         whole = length <= COPIED_BYTES
+        next_offsets = self._state.next_offsets
+        base_offset = next_offsets.get(incarnation, queue)
+        head = stamped(  # before anything is changed: memory may be short
+            batch,
+            length if whole else STAMPED_BYTES,
+            self.seed,
+            position,
+            self.epoch,
+            self._positions.synced,
+            base_offset,
+            store_time,
+            incarnation,
+            queue,
+            origin_kind,
+            FLAG_AMENDED if amended else 0,
+            origin_position,
+        )
         try:
-            base_offset = self._state.next_offsets.take(incarnation, queue, batch.count)
-            head = stamped(
-                batch,
-                length if whole else STAMPED_BYTES,
-                self.seed,
-                position,
-                self.epoch,
-                self._positions.synced,
-                base_offset,
-                store_time,
-                incarnation,
-                queue,
-                origin_kind,
-                FLAG_AMENDED if amended else 0,
-                origin_position,
-            )
+            next_offsets.take(incarnation, queue, batch.count)
             key = incarnation, queue
             self.index.take(key, base_offset, batch.count, position, length, store_time)
             self._positions.note_messages(end, key)

@@ -38,6 +38,9 @@ enum {
     TOPIC_LENGTH_AT = 100,
     TOPIC_AT = 101,
     BATCH_FIELDS = 27,
+    STAMP_FIELDS = 10,
+    STORE_TIME = 4, /* Of them, the one with a sign. */
+    FLAGS_AT = 63,
     PRODUCER_BYTES = 24,
     ARRAY_BYTES = 5,
     ARRAY32 = 0xDD,
@@ -52,21 +55,24 @@ enum {
     LONG_HEADER_BYTES = 9,
 };
 
+/* The broker's fields behind the length, in their order: how many bytes each. */
+static const int stamp_widths[STAMP_FIELDS] = {8, 8, 8, 8, 8, 8, 2, 1, 1, 8};
+
 static PyObject *module_names; /* The module's dict: who counts CRCs puts its own crc32c there. */
 static PyObject *name_crc32c, *name_view, *struct_error;
 static PyObject *stamp_names[11];
 
 /* --- numbers in bytes ------------------------------------------------------------------------ */
 
-#define READER(name, type)                                                                        \
-    static inline type name(const uint8_t *at) {                                                  \
-        type value = 0;                                                                           \
-        for (size_t i = 0; i < sizeof value; i++) value |= (type)at[i] << (8 * i);                \
-        return value;                                                                             \
-    }
-READER(read_u16, uint16_t)
-READER(read_u32, uint32_t)
-READER(read_u64, uint64_t)
+static inline uint64_t read_low(const uint8_t *at, int size) {
+    uint64_t value = 0;
+    for (int i = 0; i < size; i++) value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+static inline uint16_t read_u16(const uint8_t *at) { return (uint16_t)read_low(at, 2); }
+static inline uint32_t read_u32(const uint8_t *at) { return (uint32_t)read_low(at, 4); }
+static inline uint64_t read_u64(const uint8_t *at) { return read_low(at, 8); }
 
 static inline void write_low(uint8_t *at, uint64_t value, int size) {
     for (int i = 0; i < size; i++) at[i] = (uint8_t)(value >> (8 * i));
@@ -306,12 +312,15 @@ struct plan { /* Where the parts of a batch are. */
     uint64_t records_bytes, topic_length, topic_end, table_at, records_at;
 };
 
-/* Whether all rules hold but the CRC's, for a batch as nearly all are. */
-static int is_plain(const uint8_t *data, uint64_t there, struct plan *plan) {
+static int is_stamped(const uint8_t *data) {
     static const uint8_t unstamped[PRODUCER_CRC_AT - STAMP_AT];
-    if (there < LENGTH_MIN || memcmp(data, MAGIC, 4) || read_u32(data + BROKER_CRC_AT)
-        || read_u32(data + LENGTH_AT) != there
-        || memcmp(data + STAMP_AT, unstamped, sizeof unstamped))
+    return read_u32(data + BROKER_CRC_AT) || memcmp(data + STAMP_AT, unstamped, sizeof unstamped);
+}
+
+/* Whether all rules hold but those of the CRCs, for a batch as nearly all are. */
+static int is_plain(const uint8_t *data, uint64_t there, struct plan *plan) {
+    if (there < LENGTH_MIN || memcmp(data, MAGIC, 4) || read_u32(data + LENGTH_AT) != there
+        || data[FLAGS_AT])
         return 0;
     plan->attributes = read_u16(data + ATTRIBUTES_AT);
     plan->count = read_u32(data + COUNT_AT);
@@ -356,10 +365,10 @@ static PyObject *batch_of(PyObject *type, PyObject *piece, const uint8_t *data,
     int at = 0, whole = 1;
 #define PUT(value) whole &= (values[at++] = (value)) != NULL
     PUT(Py_NewRef(piece));
-    PUT(PyLong_FromUnsignedLong(read_u32(data)));
-    PUT(PyLong_FromLong(0));
-    PUT(PyLong_FromUnsignedLong(read_u32(data + LENGTH_AT)));
-    for (int i = 0; i < 10; i++) PUT(PyLong_FromLong(0)); /* Not stamped. */
+    for (int i = 0; i <= LENGTH_AT; i += 4) PUT(PyLong_FromUnsignedLong(read_u32(data + i)));
+    for (int i = 0, field = STAMP_AT; i < STAMP_FIELDS; field += stamp_widths[i++])
+        PUT(i == STORE_TIME ? PyLong_FromLongLong((int64_t)read_u64(data + field))
+                            : PyLong_FromUnsignedLongLong(read_low(data + field, stamp_widths[i])));
     PUT(PyLong_FromUnsignedLong(read_u32(data + PRODUCER_CRC_AT)));
     PUT(PyLong_FromUnsignedLong(plan->attributes));
     PUT(PyLong_FromUnsignedLong(read_u16(data + QUEUE_CLAIM_AT)));
@@ -379,13 +388,8 @@ static PyObject *batch_of(PyObject *type, PyObject *piece, const uint8_t *data,
     return batch;
 }
 
-PyDoc_STRVAR(prove_doc,
-"prove(piece, limit, Batch) -> Batch | None\n\n"
-"`parse`, `verify_unstamped` and `verify_producer` of `cometmq.batch` at once, for a batch of\n"
-"messages as nearly all are that is exactly `piece`: None unless all of it is right.");
-
-static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 3) return PyErr_Format(PyExc_TypeError, "prove takes 3 arguments");
+/* The batch that is exactly `piece`, proven (see `prove`) or only parsed; None if it isn't plain. */
+static PyObject *plain_batch(PyObject *const *arguments, int proven) {
     uint64_t limit;
     if (!PyMemoryView_Check(arguments[0]) || !unsigned_of(arguments[1], BATCH_BYTES_MAX, &limit))
         Py_RETURN_NONE;
@@ -393,14 +397,16 @@ static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t nu
     if (PyObject_GetBuffer(arguments[0], &buffer, PyBUF_SIMPLE) < 0) return NULL;
     const uint8_t *data = buffer.buf;
     struct plan plan;
-    PyObject *batch = NULL;
     uint32_t crc;
-    if ((uint64_t)buffer.len > limit || !is_plain(data, (uint64_t)buffer.len, &plan))
+    int plain = (uint64_t)buffer.len <= limit && is_plain(data, (uint64_t)buffer.len, &plan)
+                && !(proven && is_stamped(data));
+    PyObject *batch = NULL;
+    if (plain && proven && !crc_of(data + SEALED_AT, buffer.len - SEALED_AT, 0, &crc))
+        ; /* It says why. */
+    else if (plain && !(proven && crc != read_u32(data + PRODUCER_CRC_AT)))
+        batch = batch_of(arguments[2], arguments[0], data, &plan);
+    else
         batch = Py_NewRef(Py_None);
-    else if (crc_of(data + SEALED_AT, buffer.len - SEALED_AT, 0, &crc))
-        batch = crc == read_u32(data + PRODUCER_CRC_AT)
-                    ? batch_of(arguments[2], arguments[0], data, &plan)
-                    : Py_NewRef(Py_None);
     PyBuffer_Release(&buffer);
     if (!batch && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
         PyErr_Clear();
@@ -409,13 +415,31 @@ static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t nu
     return batch;
 }
 
+PyDoc_STRVAR(parse_doc,
+"parse(piece, limit, Batch) -> Batch | None\n\n"
+"The plain case of `parse` of `cometmq.batch`: messages as nearly all are, exactly `piece`.");
+
+static PyObject *parse(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 3) return PyErr_Format(PyExc_TypeError, "parse takes 3 arguments");
+    return plain_batch(arguments, 0);
+}
+
+PyDoc_STRVAR(prove_doc,
+"prove(piece, limit, Batch) -> Batch | None\n\n"
+"`parse`, `verify_unstamped` and `verify_producer` of `cometmq.batch` at once, for a batch of\n"
+"messages as nearly all are that is exactly `piece`: None unless all of it is right.");
+
+static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
+    if (number != 3) return PyErr_Format(PyExc_TypeError, "prove takes 3 arguments");
+    return plain_batch(arguments, 1);
+}
+
 PyDoc_STRVAR(stamped_doc,
 "stamped(batch, size, log_id_seed, position, epoch, synced_before, base_offset, store_time,\n"
 "    incarnation, queue, origin_kind, flags, origin_position) -> bytearray\n\n"
 "The same as `stamped` of `cometmq.batch`, whatever the batch.");
 
 static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    static const int widths[] = {8, 8, 8, 8, 8, 8, 2, 1, 1, 8};
     if (number != 13) return PyErr_Format(PyExc_TypeError, "stamped takes 13 arguments");
     uint64_t size, seed, value;
     uint8_t fields[PRODUCER_CRC_AT - STAMP_AT];
@@ -423,13 +447,14 @@ static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         || !unsigned_of(arguments[2], UINT32_MAX, &seed))
         return PyErr_Format(struct_error, "no such size or seed");
     uint8_t *field = fields;
-    for (int i = 0; i < 10; i++) {
-        uint64_t most = widths[i] == 8 ? INT64_MAX : ((uint64_t)1 << 8 * widths[i]) - 1;
+    for (int i = 0; i < STAMP_FIELDS; i++) {
+        int width = stamp_widths[i];
+        uint64_t most = width == 8 ? INT64_MAX : ((uint64_t)1 << 8 * width) - 1;
         if (!unsigned_of(arguments[3 + i], most, &value))
             return PyErr_Format(struct_error, "%U can't be %R", stamp_names[1 + i],
                                 arguments[3 + i]);
-        write_low(field, value, widths[i]);
-        field += widths[i];
+        write_low(field, value, width);
+        field += width;
     }
     PyObject *view = PyObject_GetAttr(arguments[0], name_view), *head = NULL;
     if (!view) return NULL;
@@ -453,7 +478,7 @@ static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     if (!known) goto failed;
     int told = PyObject_SetAttr(arguments[0], stamp_names[0], known);
     Py_DECREF(known);
-    for (int i = 0; i < 10 && told == 0; i++)
+    for (int i = 0; i < STAMP_FIELDS && told == 0; i++)
         told = PyObject_SetAttr(arguments[0], stamp_names[1 + i], arguments[3 + i]);
     if (told == 0) return head;
 failed:
@@ -650,6 +675,7 @@ static PyMethodDef functions[] = {
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {"framed", (PyCFunction)(void (*)(void))framed, METH_FASTCALL, framed_doc},
     {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, receive_doc},
+    {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
     {"prove", (PyCFunction)(void (*)(void))prove, METH_FASTCALL, prove_doc},
     {"stamped", (PyCFunction)(void (*)(void))stamped, METH_FASTCALL, stamped_doc},
     {"sealed", (PyCFunction)(void (*)(void))sealed, METH_FASTCALL, sealed_doc},
