@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 
+from cometmq import native
 from cometmq.environment import Buffer
 
 IOV_MAX = 1024
@@ -80,7 +81,7 @@ class RealFile:
     def read_now(self, at: int, size: int) -> bytes | bytearray | None:
         if not self._files.can_read_now:
             return self.read(at, size)
-        buffer = bytearray(size)
+        buffer = native.unfilled(size)
         try:
             count = os.preadv(self._fd, [buffer], at, os.RWF_NOWAIT)
         except BlockingIOError:

@@ -330,6 +330,13 @@ def test_what_is_no_message_is_refused_by_the_same_sentence(sent: Sequence[Buffe
         assert directly(call) == plainly(frames, "_unpack", call)
 
 
+def test_what_is_unfilled_is_as_long_as_it_was_asked_for() -> None:
+    assert [len(native.unfilled(size)) for size in (0, 1, 1 << 20)] == [0, 1, 1 << 20]
+    for size, error in ((-1, ValueError), (1 << 62, MemoryError), ("1", TypeError)):
+        with pytest.raises(error):
+            native.unfilled(size)  # type: ignore[arg-type]
+
+
 # --- the module -------------------------------------------------------------------------------
 
 

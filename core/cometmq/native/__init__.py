@@ -47,6 +47,9 @@ receive: Callable[[int, memoryview, int, int, int, int], tuple[list[Frames], int
 receive = getattr(_module, "receive", None)
 """(descriptor, buffer, most bytes a frame, most frames and bytes a message, most frames in all) ->
 the ZMTP messages that are there and the number of their frames, or what `recv` said."""
+unfilled: Callable[[int], bytearray]
+unfilled = getattr(_module, "unfilled", bytearray)
+"""As many bytes, for who fills all of them before anybody looks: to zero a mebibyte takes 30 us."""
 parse: Callable[[memoryview, int, type[T]], T | None] | None
 parse = getattr(_module, "parse", None)
 """(piece, most bytes, `Batch`) -> what `cometmq.batch.parse` makes of a batch and nothing else."""

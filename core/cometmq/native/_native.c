@@ -305,6 +305,16 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return result;
 }
 
+PyDoc_STRVAR(unfilled_doc,
+"unfilled(size) -> bytearray\n\n"
+"One of so many bytes, whatever they are: for who fills all of it before anybody looks.");
+
+static PyObject *unfilled(PyObject *self, PyObject *size) {
+    Py_ssize_t bytes = PyLong_AsSsize_t(size);
+    if (bytes < 0 && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "negative count");
+    return PyErr_Occurred() ? NULL : PyByteArray_FromStringAndSize(NULL, bytes);
+}
+
 /* --- batches ----------------------------------------------------------------------------------- */
 
 struct plan { /* Where the parts of a batch are. */
@@ -675,6 +685,7 @@ static PyMethodDef functions[] = {
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {"framed", (PyCFunction)(void (*)(void))framed, METH_FASTCALL, framed_doc},
     {"receive", (PyCFunction)(void (*)(void))receive, METH_FASTCALL, receive_doc},
+    {"unfilled", unfilled, METH_O, unfilled_doc},
     {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
     {"prove", (PyCFunction)(void (*)(void))prove, METH_FASTCALL, prove_doc},
     {"stamped", (PyCFunction)(void (*)(void))stamped, METH_FASTCALL, stamped_doc},

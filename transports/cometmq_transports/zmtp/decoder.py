@@ -262,7 +262,7 @@ class Decoder:
         there = len(data) - start
         if size < DIRECT_FROM_BYTES or there < min(size // 2, FIRST_BYTES):
             return at
-        self._body = bytearray(size)
+        self._body = native.unfilled(size)
         self._body_view = memoryview(self._body)
         self._body_view[:there] = data[start:]
         self._body_flags = flags
