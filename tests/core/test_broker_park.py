@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 from cometmq.broker.park import Park
 from cometmq.testing.clock import VirtualClock
@@ -128,6 +129,23 @@ def test_deadlines_of_those_who_left_do_not_pile_up() -> None:
             park.hold(waiter, ["k"], 15_000)
             park.fire("k")
         assert len(park._deadlines) < 600
+        park.close()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_who_left_but_a_deadline() -> None:
+    class Key:
+        """One of thousands that a fetch may name."""
+
+    async def scenario() -> None:
+        park = Park(VirtualClock(), 10)
+        waiter, key = Waiter(), Key()
+        seen = weakref.ref(waiter), weakref.ref(key)
+        park.hold(waiter, [key], 15_000)
+        park.drop(waiter)
+        del waiter, key
+        assert [each() for each in seen] == [None, None]
         park.close()
 
     asyncio.run(scenario())

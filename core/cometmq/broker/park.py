@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Protocol
 
 from cometmq.environment import Clock, Timer
+from cometmq.heap import Heap
 
-_COMPACT_FROM = 256
-"""Below this many stale deadlines it isn't worth looking at them."""
 KEYS_PER_ITEM = 16
 """On average: one fetch may name thousands of queues, but not every one of them."""
 TOGETHER = 128
@@ -30,12 +29,11 @@ class Waiting(Protocol):
 class _Entry:
     """One parked request, by all its keys."""
 
-    __slots__ = ("deadline_s", "item", "keys")
+    __slots__ = ("item", "keys")
 
-    def __init__(self, item: Waiting, keys: Sequence[Hashable], deadline_s: float) -> None:
+    def __init__(self, item: Waiting, keys: Sequence[Hashable]) -> None:
         self.item: Waiting | None = item
         self.keys = keys
-        self.deadline_s = deadline_s
 
 
 class Park:
@@ -50,7 +48,7 @@ class Park:
         self._keys = 0
         self._entries: dict[Waiting, _Entry] = {}
         self._by_key: dict[Hashable, dict[_Entry, None]] = {}
-        self._deadlines: list[tuple[float, int, _Entry]] = []
+        self._deadlines: Heap[tuple[float, int, _Entry]] = Heap()
         self._count = 0
         self._timer: Timer | None = None
         self._timer_at = 0.0
@@ -70,11 +68,14 @@ class Park:
         step_s = timeout_ms / 1000 / TOGETHER
         deadline_s = self._clock.monotonic_s() + timeout_ms / 1000
         deadline_s -= deadline_s % step_s if step_s else 0.0
-        entry = self._entries[item] = _Entry(item, keys, deadline_s)
+        entry = self._entries[item] = _Entry(item, keys)
         for key in keys:
             self._by_key.setdefault(key, {})[entry] = None
         self._count += 1
-        heappush(self._deadlines, (deadline_s, self._count, entry))
+        deadlines = self._deadlines
+        heappush(deadlines, (deadline_s, self._count, entry))
+        if len(deadlines) > deadlines.most:
+            deadlines.weed(lambda each: each[2].item is not None)
         if self._timer is None or deadline_s < self._timer_at:
             self._arm()
         return True
@@ -111,17 +112,15 @@ class Park:
         entry = self._entries.pop(item, None)
         if entry is None:
             return
+        keys, entry.keys = entry.keys, ()  # its deadline may keep the entry for long
         entry.item = None
-        self._keys -= len(entry.keys)
-        for key in entry.keys:
+        self._keys -= len(keys)
+        for key in keys:
             waiting = self._by_key.get(key)
             if waiting is not None:
                 waiting.pop(entry, None)
                 if not waiting:
                     del self._by_key[key]
-        if len(self._deadlines) > _COMPACT_FROM + 2 * len(self._entries):
-            self._deadlines = [each for each in self._deadlines if each[2].item is not None]
-            heapify(self._deadlines)
 
     def close(self) -> None:
         """Answer all of them."""
