@@ -107,8 +107,7 @@ def encode_messages(
     if len(records) == 1 and len(records[0][1]) <= LONE_BYTES_MAX:
         if deliver_at is None and key_hashes is None:
             return _encode_lone(topic, queue, records[0], producer)
-    name = topic.encode()
-    check_claims(name, queue)
+    name = _name_of(topic, queue)
     attributes, sections = _sections(producer, deliver_at, key_hashes)
     born = records[0][0], records[-1][0]
     frame = Frame(attributes, queue, *born, len(name), name + sections)
@@ -131,12 +130,11 @@ def encode_bodies(
     """
     if not bodies:
         raise bad("count", 0, "at least 1")
+    name = _name_of(topic, queue)
     if _sealed is not None:
-        plain = _sealed(_name_of(topic, queue), queue, births, bodies, producer, "")
+        plain = _sealed(name, queue, births, bodies, producer, "")
         if plain is not None:
             return plain
-    name = topic.encode()
-    check_claims(name, queue)
     attributes, sections = _sections(producer, None, None)
     frame = Frame(attributes, queue, births[0][1], births[-1][1], len(name), name + sections)
     ends = [place for place, _ in births[1:]] + [len(bodies)]

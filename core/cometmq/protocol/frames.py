@@ -28,8 +28,8 @@ def pack(
 ) -> list[Buffer]:
     """Frames of one message. `code` is the operation of a request or the status of a reply."""
     encoded = _encoder.encode(header)
-    if _pack is not None and (only := _pack(request_id, code, encoded, body)) is not None:
-        return only
+    if _pack is not None and (plain := _pack(request_id, code, encoded, body)) is not None:
+        return plain
     head = PREFIX.pack(request_id, code, len(encoded)) + encoded
     if not body:
         return [head]

@@ -125,8 +125,9 @@ class Decoder:
         """
         if _receive is None or self.holds or not self.ready:
             return None
-        bounds = self._frame_bytes, self._frames_max, self._bytes_max
-        got = _receive(descriptor, self._scratch, *bounds, most)
+        got = _receive(
+            descriptor, self._scratch, self._frame_bytes, self._frames_max, self._bytes_max, most
+        )
         if isinstance(got, int):
             return got
         messages, seen = got

@@ -21,8 +21,8 @@ _framed = native.framed
 
 def gather(frames: Sequence[Buffer]) -> list[Buffer]:
     """One message as it leaves. Large frames are not copied, so they must not be changed."""
-    if _framed is not None and (only := _framed(frames, JOIN_BELOW_BYTES)) is not None:
-        return [only]
+    if _framed is not None and (plain := _framed(frames, JOIN_BELOW_BYTES)) is not None:
+        return [plain]
     if len(frames) == 1 and len(frames[0]) < JOIN_BELOW_BYTES:
         return [header(len(frames[0])) + frames[0]]
     gathered: list[Buffer] = []
