@@ -27,11 +27,11 @@ class NativeHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build it: beside its source for an editable installation, else into the wheel."""
+        self._scratch = tempfile.TemporaryDirectory()
         wanted = os.environ.get("COMETMQ_NATIVE", "1")
         if wanted == "0":
             return
         root = Path(self.root)
-        self._scratch = tempfile.TemporaryDirectory()
         folder = root / "core" if version == "editable" else Path(self._scratch.name)
         try:
             built = _build(root / SOURCE, folder, Path(self._scratch.name, "objects"))
@@ -47,8 +47,7 @@ class NativeHook(BuildHookInterface[Any]):
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """The wheel is written."""
-        if hasattr(self, "_scratch"):
-            self._scratch.cleanup()
+        self._scratch.cleanup()
 
 
 def _build(source: Path, folder: Path, objects: Path) -> Path:
@@ -58,6 +57,7 @@ def _build(source: Path, folder: Path, objects: Path) -> Path:
     extension = Extension(MODULE, [str(source)], extra_compile_args=flags)
     command = build_ext(Distribution({"ext_modules": [extension]}))
     command.build_lib, command.build_temp = str(folder), str(objects)
+    command.force = True  # a build that is newer than its source may still be of another one
     command.ensure_finalized()
     command.run()
     return Path(command.get_ext_fullpath(MODULE))
