@@ -1,8 +1,9 @@
 """The plain cases of hot functions, in C, if this installation was built with them.
 
-Each name below is a function or None. A function gives None for whatever is no plain case, for
-which the one in Python does all the work, as it does wherever there is no compiler. To do without
-them set the environment variable `COMETMQ_NATIVE=0`.
+Each name below is a function or None. A function gives None for whatever is no plain case: then its
+caller goes on in Python, which does every case, as it does wherever there is no compiler. Three
+differ, and say how: `receive`, `unfilled`, `stamped`. To do without all of them set the environment
+variable `COMETMQ_NATIVE=0`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ INTERFACE = 1
 
 T = TypeVar("T")
 Frames = Sequence[Buffer]
+"""Of one message."""
 
 
 def _built() -> Any:
@@ -33,20 +35,22 @@ def _built() -> Any:
 
 _module = _built()
 loaded = _module is not None
+"""Whether the functions are there."""
 
-pack: Callable[[int, int, bytes, Sequence[Buffer]], list[Buffer] | None] | None
+pack: Callable[[int, int, bytes, Frames], list[Buffer] | None] | None
 pack = getattr(_module, "pack", None)
 """(request id, code, encoded header, body) -> the frames of `cometmq.protocol.pack`."""
-unpack: Callable[[Sequence[Buffer]], tuple[int, int, memoryview, list[memoryview]] | None] | None
+unpack: Callable[[Frames], tuple[int, int, memoryview, list[memoryview]] | None] | None
 unpack = getattr(_module, "unpack", None)
 """The frames of a message -> what `cometmq.protocol.unpack` finds in them."""
-framed: Callable[[Sequence[Buffer], int], bytes | None] | None
+framed: Callable[[Frames, int], bytes | None] | None
 framed = getattr(_module, "framed", None)
 """(frames, below so many bytes) -> one small frame as ZMTP sends it."""
 receive: Callable[[int, memoryview, int, int, int, int], tuple[list[Frames], int] | int] | None
 receive = getattr(_module, "receive", None)
 """(descriptor, buffer, most bytes a frame, most frames and bytes a message, most frames in all) ->
-the ZMTP messages that are there and the number of their frames, or what `recv` said."""
+the ZMTP messages that are there and the number of their frames, if what came is nothing else; else
+what `recv` said: bytes, 0 at the end, -1 if nothing is there now."""
 unfilled: Callable[[int], bytearray]
 unfilled = getattr(_module, "unfilled", bytearray)
 """As many bytes, for who fills all of them before anybody looks: to zero a mebibyte takes 30 us."""
