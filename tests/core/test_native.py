@@ -208,7 +208,8 @@ def test_what_c_proves_python_proves_too(
     if repaired:  # or nearly all would only show that the CRC is looked at
         seal(buffer)
     piece = memoryview(bytes(buffer[: len(buffer) - cut] if cut > 0 else buffer + bytes(-cut)))
-    found, wanted = native.prove(piece, 1 << 20, Batch), proven(piece, 1 << 20)
+    found = native.prove(piece, 1 << 20, Batch)
+    wanted = plainly(view, "_parse", lambda: proven(piece, 1 << 20))
     if found is not None:
         assert wanted is not None
         assert fields(found) == fields(wanted)
