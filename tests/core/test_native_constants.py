@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from pathlib import Path
+
+import pytest
 
 from cometmq import native
 from cometmq.batch import Batch, layout
 from cometmq.protocol import frames
 from cometmq_transports.zmtp import wire
 
+SOURCE = Path(native.__file__).with_name("_native.c")
 FIELDS = Batch.__struct_fields__
 FIRST_BORN_AT = layout.SEALED_AT + struct.calcsize("<HHII")
 WANTED = {
@@ -29,7 +33,7 @@ WANTED = {
     "TOPIC_AT": layout.FIXED_BYTES,
     "BATCH_FIELDS": len(FIELDS),
     "STAMP_FIELDS": len(layout.STAMP.unpack(bytes(layout.STAMP.size))),
-    "STORE_TIME": FIELDS.index("store_time") - FIELDS.index("position"),
+    "STORE_TIME_FIELD": FIELDS.index("store_time") - FIELDS.index("position"),
     "FLAGS_AT": layout.FLAGS_AT,
     "PRODUCER_BYTES": layout.PRODUCER_SECTION.size,
     "ARRAY_BYTES": layout.ARRAY_HEADER.size,
@@ -37,21 +41,28 @@ WANTED = {
     "LENGTH_MIN": layout.LENGTH_MIN,
     "BATCH_BYTES_MAX": layout.BATCH_BYTES_MAX,
     "HAS_PRODUCER": layout.HAS_PRODUCER,
+    "CODE_AT": struct.calcsize("<Q"),
+    "HEADER_LENGTH_AT": struct.calcsize("<QH"),
     "PREFIX_BYTES": frames.PREFIX.size,
     "ONE_FRAME_BYTES": frames.ONE_FRAME_BYTES,
     "FRAMES_MAX": frames.FRAMES_MAX,
-    "MORE_FRAMES": wire.MORE,
-    "LONG_FRAME": wire.LONG,
+    "MORE": wire.MORE,
+    "LONG": wire.LONG,
     "LONG_HEADER_BYTES": wire.LONG_HEADER.size,
 }
 
 
 def constants() -> dict[str, int]:
     """Those of its enum, by name."""
-    source = Path(native.__file__).with_name("_native.c").read_text()
-    (enum,) = re.findall(r"^enum \{$(.*?)^\};$", source, re.M | re.S)
+    (enum,) = re.findall(r"^enum \{$(.*?)^\};$", SOURCE.read_text(), re.M | re.S)
     found = re.findall(r"^ +(\w+) = (\w+)(?: << (\d+))?,", enum, re.M)
     return {name: int(number, 0) << int(shift or 0) for name, number, shift in found}
+
+
+def test_what_was_built_is_of_these_sources() -> None:
+    """Else it is left alone, and `pip install -e .` builds it anew."""
+    built = pytest.importorskip("cometmq.native._native")
+    assert built.SOURCE_CRC == zlib.crc32(SOURCE.read_bytes())
 
 
 def test_each_number_is_that_of_python() -> None:

@@ -256,7 +256,7 @@ def test_what_is_held_is_counted_until_it_is_handed_up() -> None:
 
 
 class Received:
-    """The same by way of a socket: what `receive` leaves goes through `buffers` and `came`."""
+    """The same by way of a socket: where `receive` is no help, by `buffers` and `came`."""
 
     def __init__(self, data: bytes, most: int, in_c: bool) -> None:
         self.messages: list[list[bytes]] = []
@@ -286,8 +286,6 @@ class Received:
             size = receiver.recvmsg_into(decoder.buffers())[0] if got is None else got
             if size <= 0:
                 break
-            if got is not None:
-                decoder.buffers()
             self._keep(decoder.came(size, most))
 
     def _keep(self, messages: Sequence[Sequence[Buffer]]) -> None:

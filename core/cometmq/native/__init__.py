@@ -9,13 +9,12 @@ variable `COMETMQ_NATIVE=0`.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cometmq.environment import Buffer
-
-INTERFACE = 1
-"""Of `_native.c` beside this file; what was built from one of another number is left alone."""
 
 T = TypeVar("T")
 Frames = Sequence[Buffer]
@@ -30,7 +29,10 @@ def _built() -> Any:
         from cometmq.native import _native  # type: ignore[attr-defined]
     except ImportError:
         return None
-    return _native if _native.INTERFACE == INTERFACE else None
+    source = Path(__file__).with_name("_native.c")  # in a checkout, where it may be a newer one
+    if source.exists() and zlib.crc32(source.read_bytes()) != _native.SOURCE_CRC:
+        return None
+    return _native
 
 
 _module = _built()
@@ -46,11 +48,12 @@ unpack = getattr(_module, "unpack", None)
 framed: Callable[[Frames, int], bytes | None] | None
 framed = getattr(_module, "framed", None)
 """(frames, below so many bytes) -> one small frame as ZMTP sends it."""
-receive: Callable[[int, memoryview, int, int, int, int], tuple[list[Frames], int] | int] | None
+Received = tuple[list[Frames], int, int, int]
+receive: Callable[[int, memoryview, int, int, int, int], Received | int] | None
 receive = getattr(_module, "receive", None)
 """(descriptor, buffer, most bytes a frame, most frames and bytes a message, most frames in all) ->
-the ZMTP messages that are there and the number of their frames, if what came is nothing else; else
-what `recv` said: bytes, 0 at the end, -1 if nothing is there now."""
+the whole ZMTP messages that are there, the number of their frames, where the rest begins, how many
+bytes came; or 0 at the end, -1 if nothing is there now."""
 unfilled: Callable[[int], bytearray]
 unfilled = getattr(_module, "unfilled", bytearray)
 """As many bytes, for who fills all of them before anybody looks: to zero a mebibyte takes 30 us."""

@@ -14,10 +14,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Raised when a function's arguments or the layouts change: a build of other sources is not used. */
-#define INTERFACE 1
-
-#ifndef SOURCE_CRC /* Of this file, by who builds it. */
+#ifndef SOURCE_CRC /* CRC-32 of this file, by who builds it: a build of another one is not used. */
 #define SOURCE_CRC 0
 #endif
 
@@ -39,7 +36,7 @@ enum {
     TOPIC_AT = 101,
     BATCH_FIELDS = 27,
     STAMP_FIELDS = 10,
-    STORE_TIME = 4, /* Of them, the one with a sign. */
+    STORE_TIME_FIELD = 4, /* Of them, the one with a sign. */
     FLAGS_AT = 63,
     PRODUCER_BYTES = 24,
     ARRAY_BYTES = 5,
@@ -47,20 +44,28 @@ enum {
     LENGTH_MIN = 115,
     BATCH_BYTES_MAX = 16 << 20,
     HAS_PRODUCER = 1 << 4,
+    CODE_AT = 8,
+    HEADER_LENGTH_AT = 10,
     PREFIX_BYTES = 14,
     ONE_FRAME_BYTES = 8192,
     FRAMES_MAX = 16,
-    MORE_FRAMES = 1,
-    LONG_FRAME = 2,
+    MORE = 1,
+    LONG = 2,
     LONG_HEADER_BYTES = 9,
 };
 
-/* The broker's fields behind the length, in their order: how many bytes each. */
-static const int stamp_widths[STAMP_FIELDS] = {8, 8, 8, 8, 8, 8, 2, 1, 1, 8};
+/* The broker's fields behind the length, in their order. */
+static const struct {
+    const char *name;
+    int bytes;
+} stamp_fields[STAMP_FIELDS] = {
+    {"position", 8}, {"epoch", 8}, {"synced_before", 8}, {"base_offset", 8}, {"store_time", 8},
+    {"incarnation", 8}, {"queue", 2}, {"origin_kind", 1}, {"flags", 1}, {"origin_position", 8},
+};
 
 static PyObject *module_names; /* The module's dict: who counts CRCs puts its own crc32c there. */
-static PyObject *name_crc32c, *name_view, *struct_error;
-static PyObject *stamp_names[11];
+static PyObject *name_crc32c, *name_view, *name_broker_crc, *stamp_names[STAMP_FIELDS];
+static PyObject *struct_error;
 
 /* --- numbers in bytes ------------------------------------------------------------------------ */
 
@@ -112,6 +117,12 @@ static int unsigned_of(PyObject *number, uint64_t most, uint64_t *value) {
     return *value <= most;
 }
 
+static int takes(const char *function, Py_ssize_t number, Py_ssize_t wanted) {
+    if (number != wanted)
+        PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", function, wanted, number);
+    return number == wanted;
+}
+
 /* --- frames ------------------------------------------------------------------------------------ */
 
 static PyObject *slice_of(PyObject *view, Py_ssize_t start, Py_ssize_t stop) {
@@ -138,7 +149,7 @@ static PyObject *unpack(PyObject *self, PyObject *frames) {
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(frame);
     Py_ssize_t size = PyBytes_GET_SIZE(frame);
     if (size < PREFIX_BYTES) Py_RETURN_NONE;
-    Py_ssize_t end = PREFIX_BYTES + (Py_ssize_t)read_u32(data + 10);
+    Py_ssize_t end = PREFIX_BYTES + (Py_ssize_t)read_u32(data + HEADER_LENGTH_AT);
     if (end > size) Py_RETURN_NONE;
     PyObject *view = PyMemoryView_FromObject(frame), *header = NULL, *body = NULL;
     if (!view || !(header = slice_of(view, PREFIX_BYTES, end)) || !(body = PyList_New(0)))
@@ -151,7 +162,7 @@ static PyObject *unpack(PyObject *self, PyObject *frames) {
         if (put < 0) goto failed;
     }
     Py_DECREF(view);
-    return Py_BuildValue("KHNN", (unsigned long long)read_u64(data), read_u16(data + 8), header,
+    return Py_BuildValue("KHNN", (unsigned long long)read_u64(data), read_u16(data + CODE_AT), header,
                          body);
 failed:
     Py_XDECREF(view);
@@ -166,7 +177,7 @@ PyDoc_STRVAR(pack_doc,
 "if it is one.");
 
 static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 4) return PyErr_Format(PyExc_TypeError, "pack takes 4 arguments");
+    if (!takes("pack", number, 4)) return NULL;
     PyObject *header = arguments[2], *body = arguments[3], *only = NULL;
     uint64_t request_id, code;
     if (!unsigned_of(arguments[0], UINT64_MAX, &request_id)
@@ -185,8 +196,8 @@ static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t num
         if (frame) {
             uint8_t *at = (uint8_t *)PyBytes_AS_STRING(frame);
             write_low(at, request_id, 8);
-            write_low(at + 8, code, 2);
-            write_low(at + 10, (uint64_t)header_size, 4);
+            write_low(at + CODE_AT, code, 2);
+            write_low(at + HEADER_LENGTH_AT, (uint64_t)header_size, 4);
             memcpy(at + PREFIX_BYTES, PyBytes_AS_STRING(header), (size_t)header_size);
             if (part.len)
                 memcpy(at + PREFIX_BYTES + header_size, part.buf, (size_t)part.len);
@@ -204,7 +215,7 @@ PyDoc_STRVAR(framed_doc,
 "The ZMTP message of a list of one `bytes` of less than `below_bytes`, its header before it.");
 
 static PyObject *framed(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 2) return PyErr_Format(PyExc_TypeError, "framed takes 2 arguments");
+    if (!takes("framed", number, 2)) return NULL;
     PyObject *frames = arguments[0];
     Py_ssize_t below = PyLong_AsSsize_t(arguments[1]);
     if (PyErr_Occurred()) return NULL;
@@ -217,7 +228,7 @@ static PyObject *framed(PyObject *self, PyObject *const *arguments, Py_ssize_t n
     PyObject *message = PyBytes_FromStringAndSize(NULL, before + size);
     if (!message) return NULL;
     uint8_t *at = (uint8_t *)PyBytes_AS_STRING(message);
-    *at = before == 2 ? 0 : LONG_FRAME;
+    *at = before == 2 ? 0 : LONG;
     write_high(at + 1, (uint64_t)size, (int)before - 1);
     memcpy(at + before, PyBytes_AS_STRING(frame), (size_t)size);
     return message;
@@ -227,62 +238,63 @@ struct bounds { /* Of what one connection may say. */
     Py_ssize_t frame_bytes, frames, message_bytes, most;
 };
 
-/* The messages that `data` is, if it is nothing but whole ones, as a list of lists of bytes; None
- * if it is anything else or breaks a bound. `seen` becomes the number of frames. */
+/* The whole messages that `data` begins with, as a list of lists of bytes, up to the first that is
+ * not whole, breaks a bound or is no message; `at` becomes where that begins, `seen` the number of
+ * frames before it. */
 static PyObject *messages_in(const uint8_t *data, Py_ssize_t size, const struct bounds *bounds,
-                             Py_ssize_t *seen) {
+                             Py_ssize_t *at, Py_ssize_t *seen) {
     PyObject *messages = PyList_New(0), *frames = NULL;
-    Py_ssize_t at = 0, message_bytes = 0;
-    *seen = 0;
-    while (messages && at < size) {
-        Py_ssize_t start = at + (data[at] & LONG_FRAME ? LONG_HEADER_BYTES : 2);
+    Py_ssize_t begin = 0, bytes = 0, put = messages ? 0 : -1;
+    *at = *seen = 0;
+    while (put == 0 && begin < size) {
+        int flags = data[begin], header = flags & LONG ? LONG_HEADER_BYTES : 2;
         uint64_t length = 0;
-        if (data[at] > (LONG_FRAME | MORE_FRAMES) || start > size) goto seldom;
-        for (Py_ssize_t i = at + 1; i < start; i++) length = length << 8 | data[i];
-        if (length > (uint64_t)(size - start) || (Py_ssize_t)length > bounds->frame_bytes
-            || ++*seen > bounds->most)
-            goto seldom;
-        message_bytes += (Py_ssize_t)length;
-        if (message_bytes > bounds->message_bytes) goto seldom;
-        PyObject *content = PyBytes_FromStringAndSize((const char *)data + start, (Py_ssize_t)length);
-        if (!frames) frames = PyList_New(0);
-        int put = content && frames ? PyList_Append(frames, content) : -1;
-        Py_XDECREF(content);
-        if (put < 0) goto failed;
-        if (PyList_GET_SIZE(frames) > bounds->frames) goto seldom;
-        if (!(data[at] & MORE_FRAMES)) {
-            if (PyList_Append(messages, frames) < 0) goto failed;
-            Py_CLEAR(frames);
-            message_bytes = 0;
+        if (flags > (LONG | MORE) || header > size - begin) break;
+        for (int i = 1; i < header; i++) length = length << 8 | data[begin + i];
+        begin += header;
+        if (length > (uint64_t)(size - begin) || length > (uint64_t)bounds->frame_bytes
+            || (bytes += (Py_ssize_t)length) > bounds->message_bytes)
+            break;
+        if (!frames && !(frames = PyList_New(0))) put = -1;
+        else if (PyList_GET_SIZE(frames) == bounds->frames
+                 || *seen + PyList_GET_SIZE(frames) == bounds->most)
+            break;
+        else {
+            PyObject *content = PyBytes_FromStringAndSize((const char *)data + begin,
+                                                          (Py_ssize_t)length);
+            put = content ? PyList_Append(frames, content) : -1;
+            Py_XDECREF(content);
         }
-        at = start + (Py_ssize_t)length;
+        begin += (Py_ssize_t)length;
+        if (put == 0 && !(flags & MORE)) {
+            put = PyList_Append(messages, frames);
+            *at = begin;
+            *seen += PyList_GET_SIZE(frames);
+            bytes = 0;
+            Py_CLEAR(frames);
+        }
     }
-    if (!frames) return messages;
-seldom:
     Py_XDECREF(frames);
-    Py_XDECREF(messages);
-    Py_RETURN_NONE;
-failed:
-    Py_XDECREF(frames);
-    Py_XDECREF(messages);
-    return NULL;
+    if (put < 0) Py_CLEAR(messages);
+    return messages;
 }
 
 PyDoc_STRVAR(receive_doc,
 "receive(descriptor, buffer, frame_bytes, frames, message_bytes, most)\n"
-"    -> tuple[list[list[bytes]], int] | int\n\n"
-"Receive into `buffer` what is there now, without waiting. If that is nothing but whole ZMTP\n"
-"messages within the bounds, of `most` frames in all at most, they and the number of their frames;\n"
-"else how many bytes came: 0 at the end, also of a broken connection, -1 if nothing is there now.");
+"    -> tuple[list[list[bytes]], int, int, int] | int\n\n"
+"Receive into `buffer` what is there now, without waiting: the whole ZMTP messages that it begins\n"
+"with, within the bounds and of `most` frames in all at most; the number of their frames; where in\n"
+"the buffer the rest begins; how many bytes came. Or 0 at the end, also of a broken connection, -1\n"
+"if nothing is there now.");
 
 static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 6) return PyErr_Format(PyExc_TypeError, "receive takes 6 arguments");
+    if (!takes("receive", number, 6)) return NULL;
     int descriptor = (int)PyLong_AsLong(arguments[0]);
     struct bounds bounds = {
         PyLong_AsSsize_t(arguments[2]), PyLong_AsSsize_t(arguments[3]),
         PyLong_AsSsize_t(arguments[4]), PyLong_AsSsize_t(arguments[5]),
     };
-    Py_ssize_t size, seen;
+    Py_ssize_t size, at, seen;
     Py_buffer buffer;
     if (PyErr_Occurred() || PyObject_GetBuffer(arguments[1], &buffer, PyBUF_WRITABLE) < 0)
         return NULL;
@@ -291,16 +303,12 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         size = recv(descriptor, buffer.buf, (size_t)buffer.len, MSG_DONTWAIT);
         Py_END_ALLOW_THREADS
     } while (size < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
-    PyObject *result = NULL, *messages = NULL;
+    PyObject *result = NULL;
     if (size > 0) {
-        messages = messages_in(buffer.buf, size, &bounds, &seen);
-        if (messages == Py_None) result = PyLong_FromSsize_t(size);
-        else if (messages) result = Py_BuildValue("On", messages, seen);
-        Py_XDECREF(messages);
-    } else if (size == 0)
-        result = PyLong_FromLong(0);
-    else if (!PyErr_Occurred()) /* Else a signal's handler raised. */
-        result = PyLong_FromLong(errno == EAGAIN || errno == EWOULDBLOCK ? -1 : 0);
+        PyObject *messages = messages_in(buffer.buf, size, &bounds, &at, &seen);
+        if (messages) result = Py_BuildValue("Nnnn", messages, seen, at, size);
+    } else if (!PyErr_Occurred()) /* Else a signal's handler raised. */
+        result = PyLong_FromLong(size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? -1 : 0);
     PyBuffer_Release(&buffer);
     return result;
 }
@@ -372,13 +380,16 @@ static PyObject *producer_of(const uint8_t *section) {
 static PyObject *batch_of(PyObject *type, PyObject *piece, const uint8_t *data,
                           const struct plan *plan) {
     PyObject *values[BATCH_FIELDS], *batch = NULL;
-    int at = 0, whole = 1;
-#define PUT(value) whole &= (values[at++] = (value)) != NULL
+    int at = 0;
+#define PUT(value) if (!(values[at++] = (value))) goto failed
     PUT(Py_NewRef(piece));
     for (int i = 0; i <= LENGTH_AT; i += 4) PUT(PyLong_FromUnsignedLong(read_u32(data + i)));
-    for (int i = 0, field = STAMP_AT; i < STAMP_FIELDS; field += stamp_widths[i++])
-        PUT(i == STORE_TIME ? PyLong_FromLongLong((int64_t)read_u64(data + field))
-                            : PyLong_FromUnsignedLongLong(read_low(data + field, stamp_widths[i])));
+    const uint8_t *field = data + STAMP_AT;
+    for (int i = 0; i < STAMP_FIELDS; field += stamp_fields[i++].bytes) {
+        uint64_t value = read_low(field, stamp_fields[i].bytes);
+        PUT(i == STORE_TIME_FIELD ? PyLong_FromLongLong((int64_t)value)
+                                  : PyLong_FromUnsignedLongLong(value));
+    }
     PUT(PyLong_FromUnsignedLong(read_u32(data + PRODUCER_CRC_AT)));
     PUT(PyLong_FromUnsignedLong(plan->attributes));
     PUT(PyLong_FromUnsignedLong(read_u16(data + QUEUE_CLAIM_AT)));
@@ -393,7 +404,8 @@ static PyObject *batch_of(PyObject *type, PyObject *piece, const uint8_t *data,
     PUT(PyLong_FromUnsignedLongLong(plan->records_at));
     PUT(plan->attributes ? producer_of(data + plan->topic_end) : Py_NewRef(Py_None));
 #undef PUT
-    if (whole) batch = PyObject_Vectorcall(type, values, (size_t)at, NULL);
+    batch = PyObject_Vectorcall(type, values, (size_t)at, NULL);
+failed:
     while (at) Py_XDECREF(values[--at]);
     return batch;
 }
@@ -408,15 +420,14 @@ static PyObject *plain_batch(PyObject *const *arguments, int proven) {
     const uint8_t *data = buffer.buf;
     struct plan plan;
     uint32_t crc;
-    int plain = (uint64_t)buffer.len <= limit && is_plain(data, (uint64_t)buffer.len, &plan)
-                && !(proven && is_stamped(data));
     PyObject *batch = NULL;
-    if (plain && proven && !crc_of(data + SEALED_AT, buffer.len - SEALED_AT, 0, &crc))
-        ; /* It says why. */
-    else if (plain && !(proven && crc != read_u32(data + PRODUCER_CRC_AT)))
-        batch = batch_of(arguments[2], arguments[0], data, &plan);
-    else
-        batch = Py_NewRef(Py_None);
+    int plain = (uint64_t)buffer.len <= limit && is_plain(data, (uint64_t)buffer.len, &plan);
+    if (plain && proven) {
+        if (!crc_of(data + SEALED_AT, buffer.len - SEALED_AT, 0, &crc)) goto done;
+        plain = crc == read_u32(data + PRODUCER_CRC_AT) && !is_stamped(data);
+    }
+    batch = plain ? batch_of(arguments[2], arguments[0], data, &plan) : Py_NewRef(Py_None);
+done:
     PyBuffer_Release(&buffer);
     if (!batch && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
         PyErr_Clear();
@@ -430,7 +441,7 @@ PyDoc_STRVAR(parse_doc,
 "The plain case of `parse` of `cometmq.batch`: messages as nearly all are, exactly `piece`.");
 
 static PyObject *parse(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 3) return PyErr_Format(PyExc_TypeError, "parse takes 3 arguments");
+    if (!takes("parse", number, 3)) return NULL;
     return plain_batch(arguments, 0);
 }
 
@@ -440,17 +451,18 @@ PyDoc_STRVAR(prove_doc,
 "messages as nearly all are that is exactly `piece`: None unless all of it is right.");
 
 static PyObject *prove(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 3) return PyErr_Format(PyExc_TypeError, "prove takes 3 arguments");
+    if (!takes("prove", number, 3)) return NULL;
     return plain_batch(arguments, 1);
 }
 
 PyDoc_STRVAR(stamped_doc,
 "stamped(batch, size, log_id_seed, position, epoch, synced_before, base_offset, store_time,\n"
 "    incarnation, queue, origin_kind, flags, origin_position) -> bytearray\n\n"
-"The same as `stamped` of `cometmq.batch`, whatever the batch.");
+"The same as `stamped` of `cometmq.batch`, whatever the batch, for ints of at least 0.");
 
 static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 13) return PyErr_Format(PyExc_TypeError, "stamped takes 13 arguments");
+    if (!takes("stamped", number, 3 + STAMP_FIELDS)) return NULL;
+    PyObject *const *stamp = arguments + 3;
     uint64_t size, seed, value;
     uint8_t fields[PRODUCER_CRC_AT - STAMP_AT];
     if (!unsigned_of(arguments[1], BATCH_BYTES_MAX, &size) || size < SEALED_AT
@@ -458,13 +470,12 @@ static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         return PyErr_Format(struct_error, "no such size or seed");
     uint8_t *field = fields;
     for (int i = 0; i < STAMP_FIELDS; i++) {
-        int width = stamp_widths[i];
-        uint64_t most = width == 8 ? INT64_MAX : ((uint64_t)1 << 8 * width) - 1;
-        if (!unsigned_of(arguments[3 + i], most, &value))
-            return PyErr_Format(struct_error, "%U can't be %R", stamp_names[1 + i],
-                                arguments[3 + i]);
-        write_low(field, value, width);
-        field += width;
+        int bytes = stamp_fields[i].bytes;
+        uint64_t most = bytes == 8 ? INT64_MAX : ((uint64_t)1 << 8 * bytes) - 1;
+        if (!unsigned_of(stamp[i], most, &value))
+            return PyErr_Format(struct_error, "%s can't be %R", stamp_fields[i].name, stamp[i]);
+        write_low(field, value, bytes);
+        field += bytes;
     }
     PyObject *view = PyObject_GetAttr(arguments[0], name_view), *head = NULL;
     if (!view) return NULL;
@@ -486,10 +497,10 @@ static PyObject *stamped(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     write_low(data + BROKER_CRC_AT, crc, 4);
     PyObject *known = PyLong_FromUnsignedLong(crc);
     if (!known) goto failed;
-    int told = PyObject_SetAttr(arguments[0], stamp_names[0], known);
+    int told = PyObject_SetAttr(arguments[0], name_broker_crc, known);
     Py_DECREF(known);
     for (int i = 0; i < STAMP_FIELDS && told == 0; i++)
-        told = PyObject_SetAttr(arguments[0], stamp_names[1 + i], arguments[3 + i]);
+        told = PyObject_SetAttr(arguments[0], stamp_names[i], stamp[i]);
     if (told == 0) return head;
 failed:
     Py_DECREF(head);
@@ -512,26 +523,24 @@ static uint8_t *put_int(uint8_t *at, uint64_t value) {
     return at + size;
 }
 
-static int body_header_bytes(uint64_t size) { return size < 256 ? 2 : size < 65536 ? 3 : 5; }
+static int header_bytes(uint64_t size) { return size < 256 ? 2 : size < 65536 ? 3 : 5; }
 
-static uint8_t *put_body(uint8_t *at, const char *body, uint64_t size) {
-    int header = body_header_bytes(size);
-    *at = header == 2 ? 0xC4 : header == 3 ? 0xC5 : 0xC6;
+/* `kind` is the one of a size of one byte; two and four bytes have the next ones. */
+static uint8_t *put_bytes(uint8_t *at, int kind, const char *bytes, uint64_t size) {
+    int header = header_bytes(size);
+    *at = (uint8_t)(kind + (header == 3 ? 1 : header == 5 ? 2 : 0));
     write_high(at + 1, size, header - 1);
-    memcpy(at + header, body, size);
+    memcpy(at + header, bytes, size);
     return at + header + size;
 }
 
-static int tag_header_bytes(uint64_t size) {
-    return size < 32 ? 1 : size < 256 ? 2 : size < 65536 ? 3 : 5;
-}
+static uint64_t text_bytes(uint64_t size) { return (size < 32 ? 1 : header_bytes(size)) + size; }
 
-static uint8_t *put_tag(uint8_t *at, const char *tag, uint64_t size) {
-    int header = tag_header_bytes(size);
-    *at = header == 1 ? 0xA0 | (uint8_t)size : header == 2 ? 0xD9 : header == 3 ? 0xDA : 0xDB;
-    if (header > 1) write_high(at + 1, size, header - 1);
-    memcpy(at + header, tag, size);
-    return at + header + size;
+static uint8_t *put_text(uint8_t *at, const char *text, uint64_t size) {
+    if (size >= 32) return put_bytes(at, 0xD9, text, size);
+    *at = (uint8_t)(0xA0 | size);
+    memcpy(at + 1, text, size);
+    return at + 1 + size;
 }
 
 struct record { /* What all records of a batch have in common. */
@@ -540,7 +549,7 @@ struct record { /* What all records of a batch have in common. */
     uint32_t tag_hash;
 };
 
-/* How many records one birth is of, and its time; 0 if it is nothing for us. */
+/* From where on and up to where records were born at which time; 0 if that is nothing for us. */
 static int birth_at(PyObject *births, Py_ssize_t i, Py_ssize_t count, Py_ssize_t *place,
                     Py_ssize_t *end, uint64_t *born) {
     uint64_t from, to = (uint64_t)count;
@@ -563,8 +572,8 @@ static int birth_at(PyObject *births, Py_ssize_t i, Py_ssize_t count, Py_ssize_t
 /* The size of all records, with each rule looked at; 0 if they are nothing for us. */
 static uint64_t records_bytes(PyObject *births, PyObject *bodies, const struct record *record) {
     uint64_t total = ARRAY_BYTES, born;
-    uint64_t around = 3 + (uint64_t)tag_header_bytes(record->tag_size)
-                      + (uint64_t)record->tag_size;
+    /* An array of five: time, body, tag, no keys, no properties. */
+    uint64_t around = 3 + text_bytes((uint64_t)record->tag_size);
     Py_ssize_t count = PyTuple_GET_SIZE(bodies), reached = 0, place, end;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(births); i++) {
         if (!birth_at(births, i, count, &place, &end, &born) || place != reached) return 0;
@@ -572,7 +581,7 @@ static uint64_t records_bytes(PyObject *births, PyObject *bodies, const struct r
             PyObject *body = PyTuple_GET_ITEM(bodies, place);
             if (!PyBytes_CheckExact(body)) return 0;
             uint64_t size = (uint64_t)PyBytes_GET_SIZE(body);
-            total += around + int_bytes(born) + body_header_bytes(size) + size;
+            total += around + int_bytes(born) + header_bytes(size) + size;
             if (total > BATCH_BYTES_MAX) return 0;
         }
         reached = end;
@@ -595,8 +604,8 @@ static void write_records(uint8_t *data, uint64_t table_at, PyObject *births, Py
             uint8_t *begin = at;
             *at++ = 0x95;
             at = put_int(at, born);
-            at = put_body(at, PyBytes_AS_STRING(body), (uint64_t)PyBytes_GET_SIZE(body));
-            at = put_tag(at, record->tag, (uint64_t)record->tag_size);
+            at = put_bytes(at, 0xC4, PyBytes_AS_STRING(body), (uint64_t)PyBytes_GET_SIZE(body));
+            at = put_text(at, record->tag, (uint64_t)record->tag_size);
             *at++ = 0x90;
             *at++ = 0x80;
             write_low(lengths + 4 * place, (uint64_t)(at - begin), 4);
@@ -654,7 +663,7 @@ PyDoc_STRVAR(sealed_doc,
 "are sequences as there, `producer` may be None; each record has the same `tag`.");
 
 static PyObject *sealed(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
-    if (number != 6) return PyErr_Format(PyExc_TypeError, "sealed takes 6 arguments");
+    if (!takes("sealed", number, 6)) return NULL;
     PyObject *name = arguments[0], *producer = arguments[4], *tag = arguments[5];
     uint64_t queue;
     if (!PyBytes_CheckExact(name) || PyBytes_GET_SIZE(name) < 1 || PyBytes_GET_SIZE(name) > 255
@@ -705,22 +714,18 @@ static PyObject *attribute_of(const char *module, const char *name) {
 }
 
 PyMODINIT_FUNC PyInit__native(void) {
-    static const char *const names[] = {
-        "broker_crc", "position", "epoch", "synced_before", "base_offset", "store_time",
-        "incarnation", "queue", "origin_kind", "flags", "origin_position",
-    };
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     module_names = PyModule_GetDict(module);
-    for (int i = 0; i < 11; i++)
-        if (!(stamp_names[i] = PyUnicode_InternFromString(names[i]))) goto failed;
+    for (int i = 0; i < STAMP_FIELDS; i++)
+        if (!(stamp_names[i] = PyUnicode_InternFromString(stamp_fields[i].name))) goto failed;
     if (!(name_crc32c = PyUnicode_InternFromString("crc32c"))
         || !(name_view = PyUnicode_InternFromString("view"))
+        || !(name_broker_crc = PyUnicode_InternFromString("broker_crc"))
         || !(struct_error = attribute_of("struct", "error"))
         || PyModule_AddObject(module, "crc32c", attribute_of("crc32c", "crc32c")) < 0)
         goto failed;
-    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) < 0
-        || PyModule_AddObject(module, "SOURCE_CRC", PyLong_FromUnsignedLong(SOURCE_CRC)) < 0)
+    if (PyModule_AddObject(module, "SOURCE_CRC", PyLong_FromUnsignedLong(SOURCE_CRC)) < 0)
         goto failed;
     return module;
 failed:

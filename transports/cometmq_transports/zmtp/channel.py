@@ -138,13 +138,19 @@ class ZmtpChannel:
             return []
         got = None if self._ended else decoder.receive(self._socket.fileno(), max_messages)
         if isinstance(got, list):
-            return got
-        messages = self._more(max_messages) if decoder.pending else []
+            if not (decoder.holds or decoder.replies or decoder.fault):
+                return got
+            messages = got
+            self._react()
+        elif got is not None:
+            self._received(got)
+            return []
+        else:
+            messages = self._more(max_messages) if decoder.pending else []
         left_bytes = RECEIVE_BYTES
         while not (self._ended or decoder.pending) and len(messages) < max_messages:
             buffers = decoder.buffers()
-            size = self._receive_into(buffers) if got is None else self._received(got)
-            got = None
+            size = self._receive_into(buffers)
             if size <= 0:
                 break
             messages += decoder.came(size, max_messages - len(messages))

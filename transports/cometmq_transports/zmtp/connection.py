@@ -169,16 +169,19 @@ class Connection:
         """Messages that are there, from about so many frames and bytes. At the end of what the
         client has to say, or at a fault, the connection is dropped; what is returned is good."""
         decoder = self._decoder
+        last = decoder.seen + most_frames
         got = decoder.receive(self._socket.fileno(), most_frames)
         if isinstance(got, list):
-            return got
-        last = decoder.seen + most_frames
-        messages = decoder.more(most_frames) if decoder.pending else []
-        ended = False
-        while not decoder.pending and not decoder.fault and most_bytes > 0:
+            if not (decoder.holds or decoder.replies or decoder.fault):
+                return got
+            messages = got
+        else:
+            messages = decoder.more(most_frames) if decoder.pending else []
+        ended = got == 0
+        silent = ended or got == -1
+        while not (silent or decoder.pending or decoder.fault) and most_bytes > 0:
             buffers = decoder.buffers(most_bytes)
-            size = self._receive(buffers) if got is None else got
-            got = None
+            size = self._receive(buffers)
             if size <= 0:
                 ended = size == 0
                 break

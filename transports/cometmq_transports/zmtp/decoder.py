@@ -1,7 +1,7 @@
 """From the bytes of one connection to its messages.
 
 Whoever has the socket asks `buffers` where the next bytes belong and tells `came` how many came, or
-lets `receive` do all of it, if it can.
+lets `receive` do all of it while nothing is held.
 Small frames come through a buffer that all connections share and are copied out of it. The rest
 of a large one goes straight into a buffer of exactly its size, which is then handed up, and what
 follows it into the shared one by the same call.
@@ -119,9 +119,8 @@ class Decoder:
         return [self._scratch[carried:]]
 
     def receive(self, descriptor: int, most: int) -> list[Message] | int | None:
-        """Receive from this socket while nothing is held: the messages, if what came is nothing
-        but whole ones, from at most `most` frames; else what `recv` said (bytes, 0 at the end, -1
-        if nothing is there now), which is for `buffers` and `came`. None: it was not tried.
+        """Receive from this socket while nothing is held: the messages that are whole now, from at
+        most `most` frames; 0 at the end, -1 if nothing is there now. None: it was not tried.
         """
         if _receive is None or self.holds or not self.ready:
             return None
@@ -130,8 +129,10 @@ class Decoder:
         )
         if isinstance(got, int):
             return got
-        messages, seen = got
+        messages, seen, at, size = got
         self.seen += seen
+        if at < size:
+            self._go_on(at, size, most - seen, messages)
         return messages
 
     def came(self, size: int, most: int) -> list[Message]:
@@ -151,11 +152,7 @@ class Decoder:
             self._body_view = _NOTHING
             self._carried = 0
             most -= 1
-        end = self._carried + size
-        at = self._parse(self._scratch[:end], 0, most, messages)
-        self._rest = b"" if self.fault else bytes(self._scratch[at:end])
-        self._at = 0
-        self.holds = bool(self._rest or self._frames) or self._body is not None
+        self._go_on(0, self._carried + size, most, messages)
         return messages
 
     def more(self, most: int) -> list[Message]:
@@ -200,6 +197,13 @@ class Decoder:
             return None
         self.seen += 1
         return bytes(scratch[start:size])
+
+    def _go_on(self, at: int, end: int, most: int, messages: list[Message]) -> None:
+        """Take up to `most` frames out of the shared buffer and keep the rest."""
+        at = self._parse(self._scratch[:end], at, most, messages)
+        self._rest = b"" if self.fault else bytes(self._scratch[at:end])
+        self._at = 0
+        self.holds = bool(self._rest or self._frames) or self._body is not None
 
     def _parse(self, data: memoryview, at: int, most: int, messages: list[Message]) -> int:
         """Take up to `most` frames out of `data` from `at` on; returns where it stopped."""
