@@ -34,7 +34,7 @@ from cometmq.environment import Buffer
 from cometmq.errors import ProtocolError
 from cometmq.protocol import frames
 
-pytestmark = pytest.mark.skipif(not native.loaded, reason="built without a compiler")
+pytestmark = pytest.mark.skipif(not native.loaded, reason="without the module in C")
 steady = settings(derandomize=True, database=None, deadline=None, max_examples=300)
 TIME = 1_796_000_000_000
 

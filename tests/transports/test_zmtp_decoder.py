@@ -292,7 +292,7 @@ class Received:
         self.messages.extend([bytes(part) for part in parts] for parts in messages)
 
 
-in_c = pytest.mark.skipif(not native.loaded, reason="built without a compiler")
+in_c = pytest.mark.skipif(not native.loaded, reason="without the module in C")
 
 
 @in_c

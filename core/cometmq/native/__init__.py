@@ -8,7 +8,9 @@ variable `COMETMQ_NATIVE=0`.
 
 from __future__ import annotations
 
+import importlib
 import os
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,17 +24,25 @@ Frames = Sequence[Buffer]
 
 
 def _built() -> Any:
-    """The module, or None."""
+    """The module; or None, with a warning if there is one that is of no use."""
     if os.environ.get("COMETMQ_NATIVE") == "0":
         return None
     try:
-        from cometmq.native import _native  # type: ignore[attr-defined]
-    except ImportError:
+        module = importlib.import_module("cometmq.native._native")
+    except ModuleNotFoundError:
         return None
+    except ImportError as error:
+        return _useless(f"can't be loaded: {error}")
     source = Path(__file__).with_name("_native.c")  # in a checkout, where it may be a newer one
-    if source.exists() and zlib.crc32(source.read_bytes()) != _native.SOURCE_CRC:
-        return None
-    return _native
+    if source.exists() and zlib.crc32(source.read_bytes()) != module.SOURCE_CRC:
+        return _useless(f"was built from other sources: {module.__file__}")
+    return module
+
+
+def _useless(why: str) -> None:
+    again = "install CometMQ again, or set COMETMQ_NATIVE=0"
+    text = f"CometMQ's module in C {why}. Plain Python does its work; {again}"
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 _module = _built()
