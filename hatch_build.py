@@ -29,20 +29,22 @@ class NativeHook(BuildHookInterface[Any]):
         """Build it: beside its source for an editable installation, else into the wheel."""
         self._scratch = tempfile.TemporaryDirectory()
         wanted = os.environ.get("COMETMQ_NATIVE", "1")
-        if wanted == "0":
-            return
+        if wanted not in ("0", "1", "require"):
+            self.app.abort(f"COMETMQ_NATIVE is 0, 1 (as when unset) or require, not {wanted!r}")
         root = Path(self.root)
         folder = root / "core" if version == "editable" else Path(self._scratch.name)
         try:
-            built = _build(root / SOURCE, folder, Path(self._scratch.name, "objects"))
+            built = _build(root / SOURCE, folder, Path(self._scratch.name), wanted != "0")
         except Exception as error:  # of a compiler: no two fail alike
+            takes = "it takes a C compiler and Python's headers; pip -v shows what they said"
+            said = f"{MODULE} can't be built here ({takes}): {error}"
             if wanted == "require":
-                raise
-            self.app.display_warning(f"without {MODULE}, which can't be built here: {error}")
+                self.app.abort(f"COMETMQ_NATIVE=require, but {said}")
+            self.app.display_warning(f"{said}. Without it all is plain Python")
             return
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        if version != "editable":
+        if built and version != "editable":
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
             build_data["force_include"][str(built)] = str(built.relative_to(folder))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
@@ -50,14 +52,20 @@ class NativeHook(BuildHookInterface[Any]):
         self._scratch.cleanup()
 
 
-def _build(source: Path, folder: Path, objects: Path) -> Path:
-    """The built module, below `folder`."""
+def _build(source: Path, folder: Path, scratch: Path, wanted: bool) -> Path | None:
+    """The built module, below `folder`; None if it is only to be gone there."""
     crc = zlib.crc32(source.read_bytes())
     flags = ["-O2", "-g0", f"-DSOURCE_CRC={crc}u"]
     extension = Extension(MODULE, [str(source)], extra_compile_args=flags)
     command = build_ext(Distribution({"ext_modules": [extension]}))
-    command.build_lib, command.build_temp = str(folder), str(objects)
-    command.force = True  # a build that is newer than its source may still be of another one
+    command.build_lib, command.build_temp = str(folder), str(scratch / "objects")
     command.ensure_finalized()
+    built = Path(command.get_ext_fullpath(MODULE))
+    if built.exists():  # Else it is loaded where no other is built, or taken for it by its age.
+        built.unlink()
+    if not wanted:
+        return None
     command.run()
-    return Path(command.get_ext_fullpath(MODULE))
+    if not built.is_file():
+        raise FileNotFoundError(f"the compiler wrote no {built.name}")
+    return built
