@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import subprocess
 import sys
@@ -151,7 +152,6 @@ def test_what_is_not_plain_is_left_to_python(arguments: tuple[Any, ...]) -> None
         ("prove", (b"t",)),
         ("stamped", (b"t",)),
         ("pack", (1,)),
-        ("pack", (1, 2, b"", [5])),
         ("framed", ([b"a"],)),
         ("framed", ([b"a"], "x")),
         ("receive", (1,)),
@@ -336,6 +336,62 @@ def test_what_is_unfilled_is_as_long_as_it_was_asked_for() -> None:
             native.unfilled(size)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("part", [5, "text", memoryview(b"abcdef")[::2]])
+def test_a_part_that_is_no_bytes_gets_python_s_answer(part: Any) -> None:
+    assert native.pack is not None
+    assert native.pack(1, 2, b"", [part]) is None
+
+
+def test_frames_that_a_collection_takes_away_are_kept_until_they_are_read() -> None:
+    """Up to Python 3.11 any allocation may run what somebody asked to be run by a collection."""
+    unpack = native.unpack
+    assert unpack is not None
+    others: list[bytes] = []
+    sent: list[bytes] = []
+
+    def take_away(phase: str, info: dict[str, int]) -> None:
+        sent.clear()
+        others.extend(bytes([n + 1]) * 5014 for n in range(9))
+
+    thresholds = gc.get_threshold()
+    try:
+        for allocations in range(1, 12):
+            sent += [bytes([65]) * 10 + bytes(4) + bytes([65]) * 5000]
+            gc.collect()
+            gc.callbacks.append(take_away)
+            gc.set_threshold(allocations)
+            found = unpack(sent)
+            gc.callbacks.remove(take_away)
+            gc.set_threshold(*thresholds)
+            others.clear()
+            sent.clear()
+            if found is not None:  # else they were gone before it began
+                assert found[1] == 0x4141
+                assert [set(piece) for piece in found[3]] in ([], [{65}])
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks[:] = [other for other in gc.callbacks if other is not take_away]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no buffers of classes in Python")
+def test_a_part_may_take_itself_away_while_its_buffer_is_asked_for() -> None:
+    assert native.pack is not None and native.unpack is not None
+    holders: list[list[Any]] = [[]]
+
+    class Part:
+        def __buffer__(self, flags: int) -> memoryview:
+            holders[0].clear()
+            return memoryview(b"part")
+
+    for _ in range(20):
+        holders[0] = body = [Part()]
+        assert native.pack(1, 2, b"", body) == [struct.pack("<QHI", 1, 2, 0) + b"part"]
+        holders[0] = sent = [bytes(14), Part()]
+        found = native.unpack(sent)
+        assert found is not None
+        assert found[3] == [b"part"]
+
+
 # --- the module -------------------------------------------------------------------------------
 
 
@@ -345,6 +401,25 @@ def test_a_build_of_other_sources_is_left_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_another_crc_may_be_put_in_its_place_or_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    prove, module = native.prove, native._module
+    assert prove is not None
+    piece = memoryview(bytes(encode_messages("t", 0, [(TIME, b"x", "", (), {})])))
+    usual = module.crc32c
+
+    class Once:
+        def __call__(self, data: Buffer, start: int) -> int:
+            module.crc32c = usual
+            return int(usual(data, start))
+
+    monkeypatch.setattr(module, "crc32c", None)
+    module.crc32c = Once()
+    assert prove(piece, 1 << 20, Batch) is not None
+    monkeypatch.delattr(module, "crc32c")
+    with pytest.raises(KeyError, match="crc32c"):
+        prove(piece, 1 << 20, Batch)
 
 
 def test_a_variable_turns_it_off() -> None:

@@ -63,7 +63,8 @@ static const struct {
     {"incarnation", 8}, {"queue", 2}, {"origin_kind", 1}, {"flags", 1}, {"origin_position", 8},
 };
 
-static PyObject *module_names; /* The module's dict: who counts CRCs puts its own crc32c there. */
+/* The module's dict: who counts CRCs puts its own crc32c there, which mustn't keep what it gets. */
+static PyObject *module_names;
 static PyObject *name_crc32c, *name_view, *name_broker_crc, *stamp_names[STAMP_FIELDS];
 static PyObject *struct_error;
 
@@ -89,17 +90,17 @@ static inline void write_high(uint8_t *at, uint64_t value, int size) {
 
 /* CRC-32C by the package that everything else uses; false with an error set. */
 static int crc_of(const uint8_t *data, Py_ssize_t size, uint32_t start, uint32_t *crc) {
-    PyObject *function = PyDict_GetItemWithError(module_names, name_crc32c);
+    PyObject *function = PyObject_GetItem(module_names, name_crc32c);
     if (!function) return 0;
     PyObject *view = PyMemoryView_FromMemory((char *)data, size, PyBUF_READ);
-    if (!view) return 0;
-    PyObject *from = PyLong_FromUnsignedLong(start), *found = NULL;
+    PyObject *from = view ? PyLong_FromUnsignedLong(start) : NULL, *found = NULL;
     if (from) {
         PyObject *arguments[] = {view, from};
         found = PyObject_Vectorcall(function, arguments, 2, NULL);
-        Py_DECREF(from);
     }
-    Py_DECREF(view);
+    Py_DECREF(function);
+    Py_XDECREF(from);
+    Py_XDECREF(view);
     if (!found) return 0;
     *crc = (uint32_t)PyLong_AsUnsignedLong(found);
     Py_DECREF(found);
@@ -149,26 +150,28 @@ static PyObject *unpack(PyObject *self, PyObject *frames) {
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(frame);
     Py_ssize_t size = PyBytes_GET_SIZE(frame);
     if (size < PREFIX_BYTES) Py_RETURN_NONE;
+    if (read_u32(data + HEADER_LENGTH_AT) > (size_t)(size - PREFIX_BYTES)) Py_RETURN_NONE;
     Py_ssize_t end = PREFIX_BYTES + (Py_ssize_t)read_u32(data + HEADER_LENGTH_AT);
-    if (end > size) Py_RETURN_NONE;
-    PyObject *view = PyMemoryView_FromObject(frame), *header = NULL, *body = NULL;
+    Py_INCREF(frame); /* A collection in any call below may run what takes it out of the list. */
+    PyObject *view = PyMemoryView_FromObject(frame), *header = NULL, *body = NULL, *made = NULL;
     if (!view || !(header = slice_of(view, PREFIX_BYTES, end)) || !(body = PyList_New(0)))
         goto failed;
     for (Py_ssize_t i = end < size ? 0 : 1; i < PyList_GET_SIZE(frames); i++) {
-        PyObject *piece = i == 0 ? slice_of(view, end, size)
-                                 : PyMemoryView_FromObject(PyList_GET_ITEM(frames, i));
+        PyObject *content = Py_NewRef(PyList_GET_ITEM(frames, i));
+        PyObject *piece = i == 0 ? slice_of(view, end, size) : PyMemoryView_FromObject(content);
+        Py_DECREF(content);
         int put = piece ? PyList_Append(body, piece) : -1;
         Py_XDECREF(piece);
         if (put < 0) goto failed;
     }
-    Py_DECREF(view);
-    return Py_BuildValue("KHNN", (unsigned long long)read_u64(data), read_u16(data + CODE_AT), header,
+    made = Py_BuildValue("KHOO", (unsigned long long)read_u64(data), read_u16(data + CODE_AT), header,
                          body);
 failed:
+    Py_DECREF(frame);
     Py_XDECREF(view);
     Py_XDECREF(header);
     Py_XDECREF(body);
-    return NULL;
+    return made;
 }
 
 PyDoc_STRVAR(pack_doc,
@@ -187,8 +190,13 @@ static PyObject *pack(PyObject *self, PyObject *const *arguments, Py_ssize_t num
     Py_ssize_t parts = PySequence_Fast_GET_SIZE(body);
     if (parts > 1) Py_RETURN_NONE;
     Py_buffer part = {.buf = NULL};
-    if (parts == 1 && PyObject_GetBuffer(PySequence_Fast_GET_ITEM(body, 0), &part, PyBUF_SIMPLE) < 0)
-        return NULL;
+    PyObject *content = parts ? Py_NewRef(PySequence_Fast_GET_ITEM(body, 0)) : NULL;
+    int got = content ? PyObject_GetBuffer(content, &part, PyBUF_SIMPLE) : 0;
+    Py_XDECREF(content);
+    if (got < 0) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
     Py_ssize_t header_size = PyBytes_GET_SIZE(header);
     Py_ssize_t size = PREFIX_BYTES + header_size + part.len;
     if ((parts == 0 && header_size <= UINT32_MAX) || size <= ONE_FRAME_BYTES) {
