@@ -384,9 +384,11 @@ def test_a_part_may_take_itself_away_while_its_buffer_is_asked_for() -> None:
             return memoryview(b"part")
 
     for _ in range(20):
-        holders[0] = body = [Part()]
+        body: list[Any] = [Part()]
+        holders[0] = body
         assert native.pack(1, 2, b"", body) == [struct.pack("<QHI", 1, 2, 0) + b"part"]
-        holders[0] = sent = [bytes(14), Part()]
+        sent: list[Any] = [bytes(14), Part()]
+        holders[0] = sent
         found = native.unpack(sent)
         assert found is not None
         assert found[3] == [b"part"]

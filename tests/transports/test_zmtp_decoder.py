@@ -141,10 +141,12 @@ def test_of_a_large_frame_no_more_comes_at_once_than_was_asked_for() -> None:
     while left > 5000:
         (part,) = decoder.buffers(5000)
         assert len(part) == 5000
+        part[:] = bytes(5000)
         assert decoder.came(5000, 10) == []
         left -= 5000
     rest, _ = decoder.buffers(5000)
     assert len(rest) == left
+    rest[:] = bytes(left)
     assert decoder.came(left, 10) == [[bytes(90_000)]]
 
 
@@ -309,6 +311,16 @@ def test_what_c_receives_is_the_same(
     for place, value in changes if data else []:
         data[place % len(data)] = value
     assert Received(bytes(data), most, True).said == Received(bytes(data), most, False).said
+
+
+@in_c
+def test_nothing_is_received_after_a_fault() -> None:
+    decoder = Heard(HELLO + b"\x08\x00").decoder
+    assert decoder.fault
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(message([b"more"]))
+        assert decoder.receive(near.fileno(), 100) is None
 
 
 @in_c

@@ -122,7 +122,7 @@ class Decoder:
         """Receive from this socket while nothing is held: the messages that are whole now, from at
         most `most` frames; 0 at the end, -1 if nothing is there now. None: it was not tried.
         """
-        if _receive is None or self.holds or not self.ready:
+        if _receive is None or self.holds or self.fault or not self.ready:
             return None
         got = _receive(
             descriptor, self._scratch, self._frame_bytes, self._frames_max, self._bytes_max, most
