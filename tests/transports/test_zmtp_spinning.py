@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import pytest
 
+from cometmq import native
 from cometmq.environment import Buffer
 from cometmq.interfaces import Limits, Peer
+from cometmq.native import Received
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.clock import VirtualClock
 from cometmq.testing.transport_ends import Caller as Client
 from cometmq.testing.transport_ends import ReceiverThread
+from cometmq.testing.zmtp import GREETING, message, ready
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
 from cometmq_transports.zmtp.channel import ZmtpChannel
+from cometmq_transports.zmtp.connection import Connection
 from cometmq_transports.zmtp.listener import ZmtpListener
 from cometmq_transports.zmtp.spinning import (
     LOOKS,
@@ -32,6 +37,7 @@ from cometmq_transports.zmtp.spinning import (
     VALID_S,
     Spin,
 )
+from cometmq_transports.zmtp.wire import BROKER
 
 T = TypeVar("T")
 LONGEST_S = 200e-6
@@ -239,7 +245,9 @@ class Willing(Spin):
         self.wanted = True
         return True
 
-    def look(self, poll: Callable[[], T], now_s: Callable[[], float]) -> T | None:
+    def look(
+        self, poll: Callable[[], T], now_s: Callable[[], float], looks: int = LOOKS
+    ) -> T | None:
         found = poll()
         if found:
             self.found += 1
@@ -264,16 +272,32 @@ def _later(peer: Peer, frames: Sequence[Buffer]) -> None:
     asyncio.get_running_loop().call_soon(peer.send, frames)
 
 
+@pytest.mark.parametrize("directly", [True, False])
 def test_the_broker_looks_after_a_lone_request_and_comes_to_an_end(
-    receiver: ReceiverThread, listener: ZmtpListener
+    receiver: ReceiverThread,
+    listener: ZmtpListener,
+    monkeypatch: pytest.MonkeyPatch,
+    directly: bool,
 ) -> None:
     """Time stands still here, so that requests follow at once and looking always pays."""
+    if directly and not native.loaded:
+        pytest.skip("without the module in C")
     looks = 0
+    looker = Connection.looker
 
     def count() -> list[tuple[int, int]]:
         nonlocal looks
         looks += 1
         return listener._epoll.poll(0)
+
+    def counted(connection: Connection, most_frames: int) -> Callable[[], Received | None] | None:
+        look = looker(connection, most_frames)
+
+        def count_too() -> Received | None:
+            count()
+            return None if look is None else look()
+
+        return count_too if directly and look is not None else None
 
     def until_it_sleeps() -> None:
         while receiver.call(lambda: listener._spin.wanted):
@@ -283,7 +307,9 @@ def test_the_broker_looks_after_a_lone_request_and_comes_to_an_end(
         for _ in range(2 * TRIAL + 4):
             assert client.ask(b"x") == [b"x"]
         until_it_sleeps()
-        receiver.call(lambda: setattr(listener, "_look_now", count))
+        monkeypatch.setattr(Connection, "looker", counted)
+        if not directly:
+            receiver.call(lambda: setattr(listener, "_look_now", count))
         assert client.ask(b"x") == [b"x"]
         until_it_sleeps()
     assert LOOKS <= looks <= LOOKS_MAX + 2 * LOOKS
@@ -350,3 +376,68 @@ def test_a_wait_for_which_nothing_was_asked_is_slept(listener: ZmtpListener) -> 
         connected._spin = spin = Willing()
         connected.wait(0.01)
     assert spin.told == 0
+
+
+def test_what_came_while_a_client_looked_is_not_forgotten(
+    listener: ZmtpListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it sends, and so expects nothing for a moment, before it receives."""
+    monkeypatch.setattr(channel, "_has_other_threads", lambda: False)
+    connected = connect(listener.address, Limits())
+    assert isinstance(connected, ZmtpChannel)
+    with Client(connected).connected() as client:
+        connected._spin = Willing()
+        for number in range(1, 11):
+            assert connected.send([b"x"])
+            connected.wait(1.0)
+            assert connected.send([b"y"])
+            connected.wait(1.0)
+            client.collect(2 * number)
+    assert client.messages == [[b"x"], [b"y"]] * 10
+
+
+class Looking(Willing):
+    """Looks for long at whom was answered last; everybody else has to wait."""
+
+    def look(
+        self, poll: Callable[[], T], now_s: Callable[[], float], looks: int = LOOKS
+    ) -> T | None:
+        self.wanted = False
+        return next((found for _ in range(20_000) if (found := poll())), None)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 30])
+def test_what_came_while_the_broker_looked_may_be_a_part(
+    receiver: ReceiverThread, listener: ZmtpListener, parts: int
+) -> None:
+    """Or several messages, or the end: it is heard as at any other time."""
+    receiver.call(lambda: setattr(listener, "_spin", Looking()))
+    host, _, port = listener.address.removeprefix("tcp://").partition(":")
+    said = message([b"first", b"of two"]) + message([b"second" * 100])
+    size = -(-len(said) // parts)
+    with socket.create_connection((host, int(port))) as client, client.makefile("rb") as heard:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.sendall(GREETING + ready())
+        heard.read(len(GREETING) + len(BROKER.ready))
+        for _ in range(3):
+            client.sendall(message([b"alone"]))
+            assert heard.read(len(message([b"alone"]))) == message([b"alone"])
+            for at in range(0, len(said), size):
+                client.sendall(said[at : at + size])
+            assert heard.read(len(said)) == said
+        client.sendall(message([b"alone"]))
+        assert heard.read(len(message([b"alone"]))) == message([b"alone"])
+    receiver.until(lambda: not listener.connections)
+
+
+def test_others_are_heard_while_the_broker_looks_at_one(
+    receiver: ReceiverThread, listener: ZmtpListener
+) -> None:
+    receiver.call(lambda: setattr(listener, "_spin", Willing()))
+    with (
+        Client(connect(listener.address, Limits())).connected() as one,
+        Client(connect(listener.address, Limits())).connected() as other,
+    ):
+        for _ in range(20):
+            assert one.ask(b"one") == [b"one"]
+            assert other.ask(b"other") == [b"other"]

@@ -59,11 +59,11 @@ framed: Callable[[Frames, int], bytes | None] | None
 framed = getattr(_module, "framed", None)
 """(frames, below so many bytes) -> one small frame as ZMTP sends it."""
 Received = tuple[list[Frames], int, int, int]
-receive: Callable[[int, memoryview, int, int, int, int], Received | int] | None
+receive: Callable[[int, memoryview, int, int, int, int], Received | None] | None
 receive = getattr(_module, "receive", None)
 """(descriptor, buffer, most bytes a frame, most frames and bytes a message, most frames in all) ->
 the whole ZMTP messages that are there, the number of their frames, where the rest begins, how many
-bytes came; or 0 at the end, -1 if nothing is there now."""
+bytes came (0 at the end); or None if nothing is there now."""
 unfilled: Callable[[int], bytearray]
 unfilled = getattr(_module, "unfilled", bytearray)
 """As many bytes, for who fills all of them before anybody looks: to zero a mebibyte takes 30 us."""

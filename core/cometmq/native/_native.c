@@ -289,10 +289,10 @@ static PyObject *messages_in(const uint8_t *data, Py_ssize_t size, const struct 
 
 PyDoc_STRVAR(receive_doc,
 "receive(descriptor, buffer, frame_bytes, frames, message_bytes, most)\n"
-"    -> tuple[list[list[bytes]], int, int, int] | int\n\n"
+"    -> tuple[list[list[bytes]], int, int, int] | None\n\n"
 "Receive into `buffer` what is there now, without waiting: the whole ZMTP messages that it begins\n"
 "with, within the bounds and of `most` frames in all at most; the number of their frames; where in\n"
-"the buffer the rest begins; how many bytes came. Or 0 at the end, also of a broken connection, -1\n"
+"the buffer the rest begins; how many bytes came, 0 at the end, also of a broken connection. None\n"
 "if nothing is there now.");
 
 static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t number) {
@@ -312,11 +312,15 @@ static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t 
         Py_END_ALLOW_THREADS
     } while (size < 0 && errno == EINTR && PyErr_CheckSignals() == 0);
     PyObject *result = NULL;
-    if (size > 0) {
+    if (size < 0 && PyErr_Occurred())
+        ; /* A signal's handler raised. */
+    else if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        result = Py_NewRef(Py_None);
+    else {
+        size = size < 0 ? 0 : size;
         PyObject *messages = messages_in(buffer.buf, size, &bounds, &at, &seen);
         if (messages) result = Py_BuildValue("Nnnn", messages, seen, at, size);
-    } else if (!PyErr_Occurred()) /* Else a signal's handler raised. */
-        result = PyLong_FromLong(size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? -1 : 0);
+    }
     PyBuffer_Release(&buffer);
     return result;
 }

@@ -12,18 +12,19 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from cometmq.environment import Buffer
 from cometmq.interfaces import Channel, ChannelEvent, Limits
+from cometmq.native import Received
 from cometmq_transports.address import parse, places
 from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zmtp.calling import Calls
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder, Message
 from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
-from cometmq_transports.zmtp.spinning import SPIN_US, Spin
+from cometmq_transports.zmtp.spinning import LOOKS, SPIN_US, Spin
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
@@ -93,6 +94,8 @@ class ZmtpChannel:
         """A message has just left, so that its answer can't be there yet: one call of `receive`
         may pass without asking the system. If there is something, the descriptor tells."""
         self._spin = Spin(spin_us / 1e6)
+        self._found: Received | None = None
+        """What came while we looked for it, not yet received."""
         self._last: tuple[ChannelEvent, str] | None = None
         """What ended it, until `events` tells."""
         self._wake_fd = -1
@@ -133,20 +136,23 @@ class ZmtpChannel:
         if self._outbox.cost_bytes:
             self._flush()
         decoder = self._decoder
-        if self._quiet and not decoder.pending:
+        found, self._found = self._found, None
+        if self._quiet and not (decoder.pending or found):
             self._quiet = False
             return []
-        got = None if self._ended else decoder.receive(self._socket.fileno(), max_messages)
-        if isinstance(got, list):
-            if not (decoder.holds or decoder.replies or decoder.fault):
-                return got
-            messages = got
-            self._react()
-        elif got is not None:
-            self._received(got)
-            return []
-        else:
+        if found is None and decoder.receives and not self._ended:
+            found = decoder.receive(self._socket.fileno(), max_messages)
+            if found is None:
+                return []
+        if found is None:
             messages = self._more(max_messages) if decoder.pending else []
+        else:
+            messages = decoder.received(found, max_messages)
+            if not found[-1]:
+                self._received(0)
+            elif not (decoder.holds or decoder.replies or decoder.fault):
+                return messages
+            self._react()
         left_bytes = RECEIVE_BYTES
         while not (self._ended or decoder.pending) and len(messages) < max_messages:
             buffers = decoder.buffers()
@@ -189,7 +195,7 @@ class ZmtpChannel:
     def wait(self, timeout_s: float, wake_fd: int = -1) -> None:
         """Block until a message, an event or (after one was sent in part or refused) room is
         there, `wake_fd` is readable, or the time is over; it is rounded up to milliseconds."""
-        if self._epoll.closed or self._last is not None or self._decoder.pending:
+        if self._epoll.closed or self._last is not None or self._decoder.pending or self._found:
             return
         asked, self._quiet = self._quiet, False
         if wake_fd != self._wake_fd:
@@ -222,10 +228,19 @@ class ZmtpChannel:
         """Whether something came while we looked for it, if that was worth trying."""
         spin = self._spin
         if spin.passed(time.monotonic()) and not _has_other_threads():
+            receive = self._receiver()
             while spin.wanted:
-                if spin.look(self._look, time.monotonic):
+                self._found = None if receive is None else spin.look(receive, time.monotonic)
+                # Another thread may wake us.
+                if self._found or spin.look(self._look, time.monotonic, 1 if receive else LOOKS):
                     return True
         return False
+
+    def _receiver(self) -> Callable[[], Received | None] | None:
+        """What finds an answer as soon as it comes; None: the system has to be asked."""
+        if self._ended or not self._decoder.receives:
+            return None
+        return self._decoder.receiver(self._socket.fileno(), 1)
 
     def _look(self) -> list[tuple[int, int]]:
         return self._poll.poll(0)
@@ -339,9 +354,7 @@ class ZmtpChannel:
         return self._received(size)
 
     def _received(self, size: int) -> int:
-        """How many bytes came, of what `recv` said (-1 for nothing yet); 0 if it was the end."""
-        if size < 0:
-            return 0
+        """So many bytes came; 0 if that was the end."""
         if not size:
             if self._ready:
                 self._end("disconnected", f"the connection to {self._address} ended")

@@ -7,11 +7,12 @@ time it leaves at once. A client whose replies pile up is not read until they ha
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from select import EPOLLIN, EPOLLOUT
 from typing import Protocol
 
 from cometmq.environment import Buffer, Timer
+from cometmq.native import Received
 from cometmq_transports.zmtp.decoder import Decoder, Message
 from cometmq_transports.zmtp.outbox import Outbox, gather
 from cometmq_transports.zmtp.wire import GREETING
@@ -165,21 +166,33 @@ class Connection:
         self._outbox.put_raw(GREETING)
         self.flush()
 
-    def read(self, most_frames: int, most_bytes: int) -> list[Message]:
-        """Messages that are there, from about so many frames and bytes. At the end of what the
-        client has to say, or at a fault, the connection is dropped; what is returned is good."""
+    def looker(self, most_frames: int) -> Callable[[], Received | None] | None:
+        """What finds something as soon as there is something to `read`, which is to be told of
+        it. None: the listener has to ask the system."""
+        if self.gone or self.paused or not self._decoder.receives:
+            return None
+        return self._decoder.receiver(self._socket.fileno(), most_frames)
+
+    def read(
+        self, most_frames: int, most_bytes: int, found: Received | None = None
+    ) -> list[Message]:
+        """Messages that are there, from about so many frames and bytes; the first bytes may be
+        `found` already. At the end of what the client has to say, or at a fault, the connection
+        is dropped; what is returned is good."""
         decoder = self._decoder
         last = decoder.seen + most_frames
-        got = decoder.receive(self._socket.fileno(), most_frames)
-        if isinstance(got, list):
-            if not (decoder.holds or decoder.replies or decoder.fault):
-                return got
-            messages = got
-        else:
+        if found is None and decoder.receives:
+            found = decoder.receive(self._socket.fileno(), most_frames)
+            if found is None:
+                return []
+        ended = False
+        if found is None:
             messages = decoder.more(most_frames) if decoder.pending else []
-        ended = got == 0
-        silent = ended or got == -1
-        while not (silent or decoder.pending or decoder.fault) and most_bytes > 0:
+        else:
+            messages, ended = decoder.received(found, most_frames), not found[-1]
+            if not (ended or decoder.holds or decoder.replies or decoder.fault):
+                return messages
+        while not (ended or decoder.pending or decoder.fault) and most_bytes > 0:
             buffers = decoder.buffers(most_bytes)
             size = self._receive(buffers)
             if size <= 0:

@@ -1,7 +1,7 @@
 """From the bytes of one connection to its messages.
 
 Whoever has the socket asks `buffers` where the next bytes belong and tells `came` how many came, or
-lets `receive` do all of it while nothing is held.
+lets `receive` and `received` do all of it while nothing is held.
 Small frames come through a buffer that all connections share and are copied out of it. The rest
 of a large one goes straight into a buffer of exactly its size, which is then handed up, and what
 follows it into the shared one by the same call.
@@ -12,11 +12,13 @@ Every bound is held as soon as a frame's header is there: nothing is kept of wha
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from cometmq import native
 from cometmq.environment import Buffer
 from cometmq.interfaces import Limits
+from cometmq.native import Received
 from cometmq_transports.zmtp.wire import (
     BROKER,
     COMMAND,
@@ -118,18 +120,28 @@ class Decoder:
         self._scratch[:carried] = self._rest[self._at :]
         return [self._scratch[carried:]]
 
-    def receive(self, descriptor: int, most: int) -> list[Message] | int | None:
-        """Receive from this socket while nothing is held: the messages that are whole now, from at
-        most `most` frames; 0 at the end, -1 if nothing is there now. None: it was not tried.
-        """
-        if _receive is None or self.holds or self.fault or not self.ready:
-            return None
-        got = _receive(
+    @property
+    def receives(self) -> bool:
+        """Whether `receive` can do the work: nothing is held, and the module in C is there."""
+        return _receive is not None and self.ready and not (self.holds or self.fault)
+
+    def receive(self, descriptor: int, most: int) -> Received | None:
+        """What is there now of this socket, of at most `most` frames, for `received`; None if
+        nothing is. Only while it `receives`."""
+        assert _receive is not None
+        return _receive(
             descriptor, self._scratch, self._frame_bytes, self._frames_max, self._bytes_max, most
         )
-        if isinstance(got, int):
-            return got
-        messages, seen, at, size = got
+
+    def receiver(self, descriptor: int, most: int) -> Callable[[], Received | None]:
+        """The same, to be called again and again until something is there."""
+        assert _receive is not None
+        bounds = self._frame_bytes, self._frames_max, self._bytes_max
+        return partial(_receive, descriptor, self._scratch, *bounds, most)
+
+    def received(self, received: Received, most: int) -> list[Message]:
+        """The messages that are whole now; nothing was held before."""
+        messages, seen, at, size = received
         self.seen += seen
         if at < size:
             self._go_on(at, size, most - seen, messages)

@@ -20,6 +20,7 @@ from itertools import islice
 
 from cometmq.environment import Buffer, Environment, Timer
 from cometmq.interfaces import Limits, Peer, Receiver
+from cometmq.native import Received
 from cometmq_transports.connection_limits import SILENT_S, SPARE_CONNECTIONS
 from cometmq_transports.zmtp.acceptor import Acceptor
 from cometmq_transports.zmtp.connection import Connection
@@ -74,6 +75,10 @@ class ZmtpListener:
         self._spinning = False
         self._found: list[tuple[int, int]] = []
         """What the epoll said while we looked, not yet heard."""
+        self._expected: Connection | None = None
+        """Who is looked at while we do: it was answered last."""
+        self._received: Received | None = None
+        """What it said then, not yet heard."""
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._unfinished: dict[Connection, None] = {}
@@ -129,6 +134,8 @@ class ZmtpListener:
         del self._connections[descriptor]
         self._unfinished.pop(connection, None)
         self._sending.pop(connection, None)
+        if connection is self._expected:
+            self._expected = None
         self.holdings.forget(connection)
         connection.end()
         if self._closing is not None:
@@ -169,9 +176,12 @@ class ZmtpListener:
             if self._unfinished:
                 self._look_soon()
             elif len(drain) == 1 and self._answers:
-                self._await_next(drain[0][1])
+                self._await_next(*drain[0])
 
     def _hear(self, drain: list[tuple[Peer, Sequence[Buffer]]]) -> None:
+        if self._received is not None and self._expected is not None:
+            self._read(self._expected, DRAIN_FRAMES, self._turn_bytes, drain)
+            return
         callers: list[Connection] = []
         if self._unfinished:
             callers += islice(self._unfinished, CALLERS_MAX)
@@ -208,7 +218,8 @@ class ZmtpListener:
         drain: list[tuple[Peer, Sequence[Buffer]]],
     ) -> None:
         was_ready = connection.heard or connection.ready
-        messages = connection.read(frames, size)
+        received, self._received = self._received, None
+        messages = connection.read(frames, size, received)
         if messages:
             if not connection.heard:
                 connection.heard = True
@@ -242,13 +253,15 @@ class ZmtpListener:
         if self._closing is None:
             self._step()
 
-    def _await_next(self, frames: Sequence[Buffer]) -> None:
+    def _await_next(self, peer: Peer, frames: Sequence[Buffer]) -> None:
         """One request came, and was answered: if more come like that, it may pay not to sleep. Not
         while an answer waits for a sync, which needs the interpreter for itself."""
         if len(frames) > 1 or len(frames[0]) > SMALL_BYTES:
             return
         if self._spin.passed(self._clock.monotonic_s()) and not self._spinning:
             self._spinning = True
+            assert isinstance(peer, Connection)
+            self._expected = peer
             self._loop.call_soon(self._look_on)
 
     def _look_on(self) -> None:
@@ -256,9 +269,12 @@ class ZmtpListener:
         self._spinning = False
         if self._closing is not None or not self._spin.wanted:
             return
-        found = self._spin.look(self._look_now, self._clock.monotonic_s)
-        if found:
-            self._found = found
+        look = None if self._expected is None else self._expected.looker(DRAIN_FRAMES)
+        if look is not None:  # the loop looks at the others, in between
+            self._received = self._spin.look(look, self._clock.monotonic_s)
+        else:
+            self._found = self._spin.look(self._look_now, self._clock.monotonic_s) or []
+        if self._received is not None or self._found:
             self._step()
         elif self._spin.wanted and not self._spinning:
             self._spinning = True

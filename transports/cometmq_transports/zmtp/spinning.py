@@ -103,10 +103,12 @@ class Spin:
             self._looks_left = LOOKS_MAX
         return self.wanted
 
-    def look(self, poll: Callable[[], T], now_s: Callable[[], float]) -> T | None:
-        """What `poll` finds, if it finds something in a few looks."""
+    def look(
+        self, poll: Callable[[], T], now_s: Callable[[], float], looks: int = LOOKS
+    ) -> T | None:
+        """What `poll` finds, if it finds something in so many looks."""
         last_s = now_s()
-        for _ in range(LOOKS):
+        for _ in range(looks):
             found = poll()
             look_s = now_s()
             if look_s - last_s > LOST_S:
@@ -122,7 +124,7 @@ class Spin:
                 return None
             last_s = look_s
             _let_others()
-        self._looks_left -= LOOKS
+        self._looks_left -= looks
         if self._looks_left <= 0:
             self._missed(last_s)
         return None
