@@ -24,7 +24,7 @@ from cometmq_transports.unreachable import UnreachableChannel
 from cometmq_transports.zmtp.calling import Calls
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder, Message
 from cometmq_transports.zmtp.outbox import GATHER_MAX, Outbox, gather
-from cometmq_transports.zmtp.spinning import LOOKS, SPIN_US, Spin
+from cometmq_transports.zmtp.spinning import ANSWER_SPIN_US, LOOKS, Spin
 from cometmq_transports.zmtp.wire import CLIENT, GREETING
 
 CONNECT_S = 3.0
@@ -36,7 +36,7 @@ RECEIVE_BYTES = 4 << 20
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
-def connect(address: str, limits: Limits, spin_us: int = SPIN_US) -> Channel:
+def connect(address: str, limits: Limits, spin_us: int = ANSWER_SPIN_US) -> Channel:
     """Begin to connect to `tcp://HOST:PORT` or `ipc://PATH`; the channel's events tell how it went.
 
     A host name is resolved here, by the caller's thread; of several addresses one after the

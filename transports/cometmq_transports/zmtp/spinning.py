@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 SPIN_US = 200
 """At most so long for each wait: the other end's part of a small request, and its wake-up."""
+ANSWER_SPIN_US = 400
+"""A client's: what it waits for may be the sync of a quick disk besides."""
 SMALL_BYTES = 32 << 10
 """Larger requests are no matter of wake-ups."""
 QUICK_S = 0.001
