@@ -12,6 +12,7 @@ import pytest
 
 from cometmq.broker import loop_lag, malloc
 from cometmq.broker.loop_lag import LoopLag
+from cometmq.broker.loop_pulse import CALM_S, INTERVAL_S, LoopPulse
 from cometmq.broker.watchdog import Watchdog
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.clock import VirtualClock
@@ -23,7 +24,8 @@ def watch(running: tuple[str, str] | None, limit_ms: int, block_s: float) -> lis
 
     async def scenario() -> None:
         environment = RealEnvironment()
-        watchdog = Watchdog(environment.threads, lambda: running, said.append, limit_ms)
+        pulse = LoopPulse()
+        watchdog = Watchdog(pulse, environment.threads, lambda: running, said.append, limit_ms)
         watchdog.start()
         await asyncio.sleep(0.25)
         assert not said
@@ -68,6 +70,25 @@ def test_the_watchdog_ends_with_its_loop() -> None:
     assert threading.active_count() <= before
 
 
+def test_a_loop_that_beats_is_not_asked_and_a_block_after_a_beat_is_seen() -> None:
+    async def scenario() -> None:
+        pulse, asked = LoopPulse(), list[object]()
+        loop = asyncio.get_running_loop()
+        loop.call_soon_threadsafe = asked.append  # type: ignore[method-assign, assignment]
+        for _ in range(5):
+            pulse.beat()
+            assert pulse.look() == 0.0
+            assert pulse.wait_s == CALM_S
+        assert not asked
+        assert [pulse.look() for _ in range(3)] == [0.0, INTERVAL_S, 2 * INTERVAL_S]
+        assert len(asked) == 1, "once, and then it is waited for"
+        assert pulse.wait_s == INTERVAL_S
+        pulse.beat()
+        assert pulse.look() == 0.0
+
+    asyncio.run(scenario())
+
+
 class LateClock(VirtualClock):
     """A clock whose timers can be late, as those of a busy loop."""
 
@@ -78,7 +99,8 @@ class LateClock(VirtualClock):
 def test_lateness_is_measured_and_a_stall_is_told_once() -> None:
     async def scenario() -> None:
         clock, stalls = LateClock(), list[float]()
-        lag = LoopLag(clock, stalls.append)
+        beats = list[None]()
+        lag = LoopLag(clock, stalls.append, lambda: beats.append(None))
         assert lag.percentile_ms(100) == 0.0
         lag.start()
         await clock.run_for(1.0)
@@ -89,6 +111,7 @@ def test_lateness_is_measured_and_a_stall_is_told_once() -> None:
         await clock.run_for(1.0)
         assert stalls == [pytest.approx(5.0, abs=0.2)]
         assert lag.percentile_ms(100) == pytest.approx(5000, abs=200)
+        assert len(beats) > 10
         lag.stop()
         lag.observe()
         assert len(stalls) == 1
@@ -101,7 +124,7 @@ def test_lateness_of_long_ago_counts_no_more(monkeypatch: pytest.MonkeyPatch) ->
 
     async def scenario() -> None:
         clock = LateClock()
-        lag = LoopLag(clock, lambda seconds: None)
+        lag = LoopLag(clock, lambda seconds: None, lambda: None)
         lag.start()
         clock.be_late(0.2)
         await clock.run_for(1.0)

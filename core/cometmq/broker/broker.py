@@ -22,6 +22,7 @@ from cometmq.broker.info import (
 )
 from cometmq.broker.jobs import Jobs
 from cometmq.broker.loop_lag import LoopLag
+from cometmq.broker.loop_pulse import LoopPulse
 from cometmq.broker.offsets import CommittedOffsets
 from cometmq.broker.park import Park
 from cometmq.broker.preflight import preflight
@@ -220,7 +221,8 @@ class Broker:
 
     def _start_housekeeping(self, service: Service) -> None:
         sessions = service.sessions
-        lag = self._lag = LoopLag(self.environment.clock, sessions.stalled)
+        pulse = LoopPulse()
+        lag = self._lag = LoopLag(self.environment.clock, sessions.stalled, pulse.beat)
         lag.start()
         sessions.observe = lag.observe
         service.groups.start(self.log.epoch, lag.observe)
@@ -231,6 +233,7 @@ class Broker:
         self._jobs.start()
         loop = asyncio.get_running_loop()
         self._watchdog = Watchdog(
+            pulse,
             self.environment.threads,
             lambda: self.composition.running,
             lambda reason: self._hung(loop, reason),

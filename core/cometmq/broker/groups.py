@@ -17,6 +17,7 @@ from cometmq.broker.group_operations import GroupOperations
 from cometmq.broker.planning import Planner
 from cometmq.broker.sessions import Sessions
 from cometmq.broker.tenures import Tenures
+from cometmq.broker.ticks import next_tick_s
 from cometmq.broker.waits import Waits
 from cometmq.environment import Timer
 from cometmq.interfaces import Metric
@@ -110,7 +111,8 @@ class Groups:
         yield from self._lag.metrics()
 
     def _arm(self) -> None:
-        self._timer = self._clock.call_at(self._clock.monotonic_s() + TICK_S, self._tick)
+        due_s = next_tick_s(self._clock.monotonic_s(), TICK_S)
+        self._timer = self._clock.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
         self._observe()

@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 
+from cometmq.broker.ticks import next_tick_s
 from cometmq.environment import Clock, Timer
 
 INTERVAL_S = 0.1
@@ -16,11 +17,15 @@ STALL_S = 0.25
 
 
 class LoopLag:
-    """Measures lateness, and tells `on_stall(seconds)` of stalls, so that no peer pays for them."""
+    """Measures lateness, and tells `on_stall(seconds)` of stalls, so that no peer pays for them.
+    `beat` hears that the loop lives, each time."""
 
-    def __init__(self, clock: Clock, on_stall: Callable[[float], None]) -> None:
+    def __init__(
+        self, clock: Clock, on_stall: Callable[[float], None], beat: Callable[[], None]
+    ) -> None:
         self._clock = clock
         self._on_stall = on_stall
+        self._beat = beat
         self._samples: deque[float] = deque()
         self._ordered: list[float] = []
         """The same, sorted: anybody may ask for percentiles, and to sort takes a millisecond."""
@@ -56,10 +61,11 @@ class LoopLag:
         return ordered[place] * 1000
 
     def _arm(self) -> None:
-        self._expected_s = self._clock.monotonic_s() + INTERVAL_S
+        self._expected_s = next_tick_s(self._clock.monotonic_s(), INTERVAL_S)
         self._timer = self._clock.call_at(self._expected_s, self._tick)
 
     def _tick(self) -> None:
+        self._beat()
         late_s = max(self._clock.monotonic_s() - self._expected_s, 0.0)
         self._take(late_s)
         if late_s >= STALL_S:

@@ -9,6 +9,8 @@ import traceback
 from types import FrameType
 
 INTERVAL_S = 0.1
+CALM_S = 0.2
+"""From one look to the next at a loop that gives signs of life by itself, twice in that time."""
 OURS = ("cometmq", "cometmq_plugins", "cometmq_transports", "asyncio")
 """Who calls what plugins bring."""
 
@@ -29,22 +31,37 @@ def _place(frame: FrameType) -> str:
 
 
 class LoopPulse:
-    """To be made on the running loop; then one thread looks at it every `INTERVAL_S`.
+    """To be made on the running loop; then one thread looks at it every `wait_s`.
 
-    It asks the loop for a sign of life and counts the looks until one comes, so that neither a
-    stepped clock nor a stopped process looks like a stall.
+    It asks the loop for a sign of life, if there was none unasked, and counts the looks until one
+    comes, so that neither a stepped clock nor a stopped process looks like a stall.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_thread_id = threading.get_ident()
         self._answered = True
+        self._beaten = False
         self._blocked_s = 0.0
         self.closed = False
         """The loop is: nothing more will come from it, and nothing has to."""
 
+    def beat(self) -> None:
+        """The loop says so without being asked: to wake it for that would be most of what a broker
+        costs that has nothing to do."""
+        self._beaten = True
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before the next look."""
+        return CALM_S if self._answered else INTERVAL_S
+
     def look(self) -> float:
         """For how long the loop has given no sign of life, 0.0 if it has since the last look."""
+        if self._beaten:
+            self._beaten = False
+            self._blocked_s = 0.0
+            return 0.0
         if not self._answered:
             self._blocked_s += INTERVAL_S
             return self._blocked_s

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from cometmq.broker.loop_pulse import INTERVAL_S, LoopPulse
+from cometmq.broker.loop_pulse import CALM_S, LoopPulse
 from cometmq.environment import Threads
 
 logger = logging.getLogger(__name__)
@@ -23,12 +23,14 @@ class Watchdog:
 
     def __init__(
         self,
+        pulse: LoopPulse,
         threads: Threads,
         running: Running,
         hung: Callable[[str], None],
         limit_ms: int,
     ) -> None:
         """`hung(reason)` is called once, in the watchdog's thread, while the loop is blocked."""
+        self._pulse = pulse
         self._threads = threads
         self._running = running
         self._hung = hung
@@ -37,20 +39,20 @@ class Watchdog:
         self._thread: Any = None
 
     def start(self) -> None:
-        """Watch the running loop."""
-        pulse = LoopPulse()
-        self._thread = self._threads.start("cometmq-watchdog", lambda: self._watch(pulse))
+        """Begin to watch."""
+        self._thread = self._threads.start("cometmq-watchdog", self._watch)
 
     def stop(self) -> None:
         """Watch no more."""
         self._end.set()
         if self._thread is not None:
-            self._thread.join(timeout=2 * INTERVAL_S + 1)
+            self._thread.join(timeout=CALM_S + 1)
             self._thread = None
 
-    def _watch(self, pulse: LoopPulse) -> None:
+    def _watch(self) -> None:
+        pulse = self._pulse
         warned = hung = False
-        while not self._end.wait(INTERVAL_S) and not pulse.closed:
+        while not self._end.wait(pulse.wait_s) and not pulse.closed:
             blocked_s = pulse.look()
             if not blocked_s:
                 warned = hung = False
