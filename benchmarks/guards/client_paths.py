@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from benchmarks.guards.counting import Counters, Measure
 from cometmq import protocol
@@ -15,7 +15,7 @@ from cometmq.client.batching import Receipt
 from cometmq.client.consumer import PullConsumer
 from cometmq.client.producer import Producer
 from cometmq.environment import Buffer
-from cometmq.errors import CometError
+from cometmq.errors import CometError, OutcomeUnknown
 from cometmq.message import Message
 from cometmq.protocol import Operation, Send, SendReply, SendResultPart, Status
 from cometmq.testing.environment import InlineThreads, VirtualEnvironment
@@ -111,6 +111,32 @@ def send_soon(count: int) -> Callable[[Counters, Measure], None]:
             broker.release()
             producer.flush()
             assert broker.sends == [1, 1], "it is about one batch"
+
+    return path
+
+
+def open_batches(count: int) -> Callable[[Counters, Measure], None]:
+    """A message each for so many topics, while a request is on its way."""
+
+    def path(counters: Counters, measure: Measure) -> None:
+        with _producer(counters) as (producer, broker):
+            messages = [Message(f"{TOPIC}-{number}", bytes(1024)) for number in range(count)]
+            for message in messages:
+                producer.send(message)
+            broker.holding = True
+            with suppress(OutcomeUnknown):
+                producer.send_soon(Message(TOPIC, bytes(1024))).result(0)
+            sent = len(broker.sends)
+
+            def action() -> None:
+                for message in messages:
+                    producer.send_soon(message)
+
+            measure(action)
+            assert len(broker.sends) == sent, "it is about what is begun"
+            broker.release()
+            producer.flush()
+            assert sum(broker.sends[sent:]) == count
 
     return path
 

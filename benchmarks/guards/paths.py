@@ -25,6 +25,7 @@ PATHS: Mapping[str, Path] = {
     "park-and-wake": partial(_on_a_broker, broker_paths.wake),
     "send-one": client_paths.send_one,
     "send-soon": client_paths.send_soon(100),
+    "open-64-batches": client_paths.open_batches(64),
     "flush": client_paths.flush(100),
     "send-many": client_paths.send_many(100),
     "poll": client_paths.poll(MESSAGES),

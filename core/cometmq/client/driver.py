@@ -23,7 +23,7 @@ from cometmq.client.connection import NEVER
 from cometmq.client.ctrl_c import CtrlC
 from cometmq.client.engine import RECEIVED_AT_ONCE, Engine
 from cometmq.client.flows import Flow, Waitable, log
-from cometmq.client.waking import await_readable, wake_descriptors
+from cometmq.client.waking import Waker, await_readable
 from cometmq.errors import Closed
 from cometmq.interfaces import Channel
 
@@ -42,6 +42,8 @@ TICK_S = 50e-6
 QUICK_S = 0.005
 """So late may be what is due while a caller sends one message after the other: it looks only now
 and then."""
+LOOK_EVERY_S = 200e-6
+"""A caller who sends looks for answers so often: an answer takes as long to come at least."""
 SLICE_S = 1.0
 """No wait is longer in one piece; what is interrupted or missed is noticed by then."""
 
@@ -59,7 +61,8 @@ class Driver:
         self.engine = engine
         self.lock = threading.Lock()
         self._cond = threading.Condition(self.lock)
-        self._ctrl_c = CtrlC(self._wake)
+        self._waker = Waker()
+        self._ctrl_c = CtrlC(self._waker.wake)
         self._pid = os.getpid()
         self._waiting = 0
         self._driving = False
@@ -67,9 +70,8 @@ class Driver:
         self._drove_at_s = 0.0
         self._quiet_until_s = 0.0
         """Nothing needs a look before, but for answers."""
+        self._look_again_s = 0.0
         self._asleep_until_s = 0.0
-        self._read_fd, self._write_fd = wake_descriptors()
-        self._woken = False
         self._loop_thread: object | None = None
         self._watched: Channel | None = None
         self._at_exit = at_exit
@@ -98,7 +100,7 @@ class Driver:
         with self._ctrl_c, self._cond:
             task = self.engine.spawn(flow)
             if self._driving:
-                self._wake()
+                self._waker.wake()
             try:
                 self._wait(task, None, look=task.done, stays=stays)
             finally:  # interrupted, or closed by another thread
@@ -147,21 +149,31 @@ class Driver:
 
         `stays`: the caller will soon be back, so the loop thread may look away for a while.
         `later`: what is to be sent may go with what the caller does next, or `LOOK_AWAY_ALONE_S`
-        later. `quick`: with no request on its way or waiting nothing is to be done now.
+        later. `quick`: with nothing to send there is nothing to do now, but to look for answers
+        now and then.
         """
         self.check()
         with self._ctrl_c, self._cond:
             result = change()
             if self._driving:
-                self._wake()
+                self._waker.wake()
             else:
-                if not (later or (quick and not self.engine.connection.pending)):
+                if not later and (not quick or self._is_worth_a_look()):
                     self.engine.pump()
                 if stays and not later:
                     self._drove_at_s = self.engine.now_s()
                 self._leave(unsent=later)
         self._run_deferred()
         return result
+
+    def _is_worth_a_look(self) -> bool:
+        """Whether a caller who comes again and again has something to send or, for once, may find
+        an answer; it is not he who has to."""
+        connection, now_s = self.engine.connection, self.engine.now_s()
+        if not connection.unsent and (not connection.pending or now_s < self._look_again_s):
+            return False
+        self._look_again_s = now_s + LOOK_EVERY_S
+        return True
 
     def put_right(self, change: Callable[[], object]) -> None:
         """Change the engine under its lock and do nothing else, open or not: after an interrupt."""
@@ -191,14 +203,14 @@ class Driver:
                 return
             self._closing = True
             while self._driving:
-                self._wake()
+                self._waker.wake()
                 self._wait_turn(SLICE_S)
             self.engine.close(Closed(CLOSED))
             self._cond.notify_all()
             if self._loop_thread is None:
-                self._close_descriptors()
+                self._waker.close()
             else:
-                self._wake()
+                self._waker.wake()
         self._run_deferred()
 
     def when_done(self, waitable: Waitable[T], callback: Callable[[], object]) -> None:
@@ -269,15 +281,15 @@ class Driver:
             if timeout_s <= 0:
                 pass
             elif channel is None:
-                await_readable([self._read_fd], timeout_s)
+                await_readable([self._waker.read_fd], timeout_s)
             else:
-                channel.wait(timeout_s, self._read_fd)
+                channel.wait(timeout_s, self._waker.read_fd)
         finally:
             self.lock.acquire()
             self._driving = False
             self._drove_at_s = self.engine.now_s()
-            if self._woken:
-                self._drain_wakes()
+            if self._waker.woken:
+                self._waker.drain()
                 self._quiet_until_s = 0.0
                 if not self._asleep_until_s:
                     # It may have been the loop thread's, which sleeps on then: wake it again.
@@ -306,7 +318,7 @@ class Driver:
             or (unsent and late_s > LOOK_AWAY_ALONE_S and engine.connection.unsent)
         ):
             self._asleep_until_s = 0.0
-            self._wake()
+            self._waker.wake()
 
     def _run_deferred(self) -> None:
         """Without the lock: run users' callbacks."""
@@ -333,14 +345,14 @@ class Driver:
                 now_s = self.engine.now_s()
                 if self._driving or now_s - self._drove_at_s < LOOK_AWAY_S:
                     self._watched = None
-                    if self._woken and not self._driving:  # else it is the driver's wake-up
-                        self._drain_wakes()
+                    if self._waker.woken and not self._driving:  # else it is the driver's wake-up
+                        self._waker.drain()
                         away_s = LOOK_AWAY_S
                     others = len(self.engine.connection.pending) > self._driving
                     timeout_s = away_s
                     away_s = min(2 * away_s, LOOK_AWAY_MAX_S if others else LOOK_AWAY_ALONE_S)
                 else:
-                    self._drain_wakes()
+                    self._waker.drain()
                     self.engine.pump(look)
                     if self._waiting:
                         self._cond.notify_all()
@@ -348,38 +360,16 @@ class Driver:
                     timeout_s = max(0.0, min(SLICE_S, self.engine.next_s() - now_s))
                     away_s = LOOK_AWAY_S
                 self._asleep_until_s = now_s + timeout_s
-                descriptors = [self._read_fd]
+                descriptors = [self._waker.read_fd]
                 if self._watched is not None:
                     descriptors.append(self._watched.fileno())
             self._run_deferred()
             look = True
             if timeout_s > TICK_S:
                 # Who was woken to send something has nothing to receive, most likely.
-                look = await_readable(descriptors, timeout_s) != [self._read_fd]
+                look = await_readable(descriptors, timeout_s) != [self._waker.read_fd]
         self._run_deferred()
-        self._close_descriptors()
-
-    # --- waking -------------------------------------------------------------------------------
-
-    def _wake(self) -> None:
-        self._woken = True  # first: a signal handler may come in between
-        try:
-            os.write(self._write_fd, b"\x01\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            pass  # it is full of wake-ups already
-
-    def _drain_wakes(self) -> None:
-        if not self._woken:
-            return
-        self._woken = False
-        try:
-            os.read(self._read_fd, 64)
-        except BlockingIOError:
-            pass  # nobody woke us
-
-    def _close_descriptors(self) -> None:
-        for descriptor in {self._read_fd, self._write_fd}:
-            os.close(descriptor)
+        self._waker.close()
 
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()

@@ -14,12 +14,40 @@ def await_readable(descriptors: list[int], timeout_s: float) -> list[int]:
     return [descriptor for descriptor, _ in poll.poll(timeout_s * 1000)]
 
 
-def wake_descriptors() -> tuple[int, int]:
-    """What to read from and what to write to; a pipe where there is no eventfd."""
-    if hasattr(os, "eventfd"):
-        descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        return descriptor, descriptor
-    read_fd, write_fd = os.pipe()
-    for descriptor in (read_fd, write_fd):
-        os.set_blocking(descriptor, False)
-    return read_fd, write_fd
+class Waker:
+    """Wakes whoever waits for `read_fd`, until he drains it."""
+
+    __slots__ = ("_write_fd", "read_fd", "woken")
+
+    def __init__(self) -> None:
+        self.woken = False
+        """Somebody woke him since."""
+        if hasattr(os, "eventfd"):
+            self.read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self.read_fd, self._write_fd = os.pipe()
+            for descriptor in (self.read_fd, self._write_fd):
+                os.set_blocking(descriptor, False)
+
+    def wake(self) -> None:
+        """In any thread, and in a signal's handler."""
+        self.woken = True  # first: a signal handler may come in between
+        try:
+            os.write(self._write_fd, b"\x01\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            pass  # it is full of wake-ups already
+
+    def drain(self) -> None:
+        """Be able to wait again."""
+        if not self.woken:
+            return
+        self.woken = False
+        try:
+            os.read(self.read_fd, 64)
+        except BlockingIOError:
+            pass  # nobody woke us
+
+    def close(self) -> None:
+        """Nobody is woken any more."""
+        for descriptor in {self.read_fd, self._write_fd}:
+            os.close(descriptor)
