@@ -41,12 +41,12 @@ class HungDisk:
         """As at first."""
         self._free.clear()
 
-    def read_now(self, incarnation: int, queue: int, *rest: Any) -> ReadResult | None:
-        return None if queue == 1 else self._read_now(incarnation, queue, *rest)
+    def read_now(self, incarnation: int, queue: int, *rest: Any, **how: Any) -> ReadResult | None:
+        return None if queue == 1 else self._read_now(incarnation, queue, *rest, **how)
 
-    async def read(self, *asked: Any) -> ReadResult:
+    async def read(self, *asked: Any, **how: Any) -> ReadResult:
         await self._free.wait()
-        return await self._read(*asked)
+        return await self._read(*asked, **how)
 
 
 def post(client: RawClient, *queues: int) -> int:

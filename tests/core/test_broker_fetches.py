@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -120,6 +122,35 @@ def test_bytes_are_bounded_but_one_batch_always_comes() -> None:
         assert batches(await client.fetch(parts[0], max_bytes=25_000)) == [(0, 1), (1, 1)]
         for max_bytes, count in ((1, 1), (15_000, 1), (25_000, 2), (35_000, 3), (1 << 40, 4)):
             assert len(batches(await client.fetch(*parts, max_bytes=max_bytes))) == count
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_what_does_not_fit_any_more_is_not_read(slowly: bool) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        big = b"x" * 10_000
+        await client.send(*[batch_of("t", queue, big) for queue in (0, 1, 2)])
+        parts = [FetchPart("t", queue, 0) for queue in range(3)]
+        log = rig.broker.log
+        storage = log.reader._storage
+        taken: list[int] = []
+        if slowly:
+            log.read_now = lambda *_, **__: None  # type: ignore[method-assign]
+
+        def counted(read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+            def reading(position: int, size: int) -> bytes:
+                taken.append(size)
+                return read(position, size)
+
+            return reading
+
+        for way in ("read", "read_now"):
+            setattr(storage, way, counted(getattr(storage, way)))
+        for max_bytes, count in ((1, 1), (15_000, 1), (25_000, 2), (35_000, 3)):
+            taken.clear()
+            assert len(batches(await client.fetch(*parts, max_bytes=max_bytes))) == count
+            assert len(taken) == count
 
     play(scenario)
 
@@ -253,12 +284,12 @@ def test_a_cut_while_the_disk_is_read_is_told_with_the_next_fetch() -> None:
         await client.send(batch_of("t", 0, b"b"))
         read_slowly, cut = log.read, asyncio.Event()
 
-        async def read(incarnation: int, queue: int, offset: int, max_bytes: int) -> ReadResult:
-            result = await read_slowly(incarnation, queue, offset, max_bytes)
+        async def read(*asked: Any, **how: Any) -> ReadResult:
+            result = await read_slowly(*asked, **how)
             await cut.wait()
             return result
 
-        log.read_now = lambda *_: None  # type: ignore[method-assign]
+        log.read_now = lambda *_, **__: None  # type: ignore[method-assign]
         log.read = read  # type: ignore[method-assign]
         request = client.post(Operation.FETCH, Fetch([FetchPart("t", 0, 0)]))
         assert await client.answer_if_any(request) is None

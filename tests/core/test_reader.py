@@ -54,12 +54,18 @@ class Readable:
         return batch
 
     def read(
-        self, offset: int, *, max_bytes: int = PLENTY, readable: int | None = None
+        self,
+        offset: int,
+        *,
+        max_bytes: int = PLENTY,
+        readable: int | None = None,
+        at_least_one: bool = True,
     ) -> ReadResult:
         """What both ways of reading say; the one that needs the disk must say the same."""
         end = self.bytes.end if readable is None else readable
-        now = self.reader.read_now(1, 0, offset, max_bytes, end)
-        waiting = asyncio.run(self.reader.read(1, 0, offset, max_bytes, end))
+        asked = 1, 0, offset, max_bytes, end
+        now = self.reader.read_now(*asked, at_least_one=at_least_one)
+        waiting = asyncio.run(self.reader.read(*asked, at_least_one=at_least_one))
         assert now == waiting
         return waiting
 
@@ -107,6 +113,16 @@ def test_one_batch_goes_out_however_large(log: Readable) -> None:
     fitting = batches[0].length + batches[1].length
     assert sent(log.read(0, max_bytes=fitting)) == whole(batches[:2])
     assert sent(log.read(0, max_bytes=fitting - 1)) == whole(batches[:1])
+
+
+def test_a_batch_that_does_not_fit_is_not_even_read_where_none_has_to_go(log: Readable) -> None:
+    batches = [log.send(body=bytes(5000)) for _ in range(2)]
+    size = batches[0].length
+    reads = log.bytes.reads
+    result = log.read(0, max_bytes=size - 1, at_least_one=False)
+    assert result == ReadResult(Status.OK, (), 0, 0, 2)
+    assert log.bytes.reads == reads
+    assert sent(log.read(0, max_bytes=size, at_least_one=False)) == whole(batches[:1])
 
 
 def test_what_is_not_readable_stays_here(log: Readable) -> None:

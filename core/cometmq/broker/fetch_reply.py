@@ -28,6 +28,11 @@ class Reply:
         self.results: list[FetchResultPart] = []
         self._parts: dict[int, Sequence[memoryview]] = {}
 
+    @property
+    def has_batches(self) -> bool:
+        """Whether it has any: the first one is added whatever its size, others must fit."""
+        return bool(self._parts)
+
     def in_order(self) -> tuple[list[FetchResultPart], list[memoryview]]:
         """Results and batches in the order of the request's parts."""
         parts = self._parts
@@ -65,10 +70,11 @@ class Reply:
         batch's own."""
         batches = result.batches
         if not batches and result.status == Status.OK:
+            if result.max_offset > part.offset:  # there is one, which does not fit
+                self.room = 0
             return
         size = sum(map(len, batches))
         if self._parts and size > self.room:
-            # One batch is always delivered, however large; this would be a second one.
             self.room = 0
             return
         self.results.append(

@@ -170,7 +170,13 @@ class Fetches:
                     return
                 # A cut while the disk is read makes this epoch an old one, so it will be judged.
                 epoch = self.log.epoch
-                result = await self.log.read(incarnation, queue, part.offset, reply.room)
+                result = await self.log.read(
+                    incarnation,
+                    queue,
+                    part.offset,
+                    reply.room,
+                    at_least_one=fetch.takes_any_size(reply),
+                )
                 looking = fetch.take(reply, at, incarnation, result, epoch)
         except Rejected as error:
             reply.refuse(at, error)
@@ -334,6 +340,11 @@ class WaitingFetch:
                     return turn
         return None
 
+    def takes_any_size(self, reply: Reply) -> bool:
+        """Whether a batch larger than what is left is worth reading: as the first one, which always
+        goes, or since a filter may leave less of it."""
+        return self._chosen is not None or not reply.has_batches
+
     def take(self, reply: Reply, at: int, incarnation: int, result: ReadResult, epoch: int) -> bool:
         """Add what was read for part `at`; True if its filter wants nothing of it and more may
         be looked through. `epoch` is the broker's when it was read."""
@@ -368,7 +379,13 @@ class WaitingFetch:
                 return True
             if reply.room <= 0:
                 return True
-            result = log.read_now(incarnation, queue, part.offset, reply.room)
+            result = log.read_now(
+                incarnation,
+                queue,
+                part.offset,
+                reply.room,
+                at_least_one=self.takes_any_size(reply),
+            )
             if result is None:
                 return False
             if not result.batches:

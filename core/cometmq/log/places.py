@@ -227,11 +227,31 @@ class LogPlaces:
         return await self.index.when_loaded(look_up)
 
     def read_now(
-        self, incarnation: int, queue: int, offset: int, max_bytes: int
+        self,
+        incarnation: int,
+        queue: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
     ) -> ReadResult | None:
         """Readable batches of a queue if they are at hand, else None; see `Reader.read_now`."""
-        return self.reader.read_now(incarnation, queue, offset, max_bytes, self.readable)
+        readable = self.readable
+        return self.reader.read_now(
+            incarnation, queue, offset, max_bytes, readable, at_least_one=at_least_one
+        )
 
-    async def read(self, incarnation: int, queue: int, offset: int, max_bytes: int) -> ReadResult:
+    async def read(
+        self,
+        incarnation: int,
+        queue: int,
+        offset: int,
+        max_bytes: int,
+        *,
+        at_least_one: bool = True,
+    ) -> ReadResult:
         """The same, waiting for the disk."""
-        return await self.reader.read(incarnation, queue, offset, max_bytes, self.readable)
+        readable = self.readable
+        return await self.reader.read(
+            incarnation, queue, offset, max_bytes, readable, at_least_one=at_least_one
+        )

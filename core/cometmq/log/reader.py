@@ -77,16 +77,24 @@ class Reader:
         self._seed = seed
 
     def read_now(
-        self, incarnation: int, queue: int, offset: int, max_bytes: int, readable: int
+        self,
+        incarnation: int,
+        queue: int,
+        offset: int,
+        max_bytes: int,
+        readable: int,
+        *,
+        at_least_one: bool = True,
     ) -> ReadResult | None:
         """Batches of the queue from `offset` on that end at or below the position `readable`, as
-        many as fit into `max_bytes` and are at hand; at least one if there is any, however large.
+        many as fit into `max_bytes` and are at hand; with `at_least_one` also one that does not
+        fit, if it is the first.
 
         None: the disk is needed; call `read`, which takes the same arguments. Raises OSError when
         no file can be opened any more.
         """
         try:
-            plan = self._plan((incarnation, queue), offset, max_bytes, readable)
+            plan = self._plan((incarnation, queue), offset, max_bytes, readable, at_least_one)
         except NotLoaded:
             return None
         if isinstance(plan, ReadResult):
@@ -94,13 +102,20 @@ class Reader:
         return self._collect(plan, self._storage.read_now)
 
     async def read(
-        self, incarnation: int, queue: int, offset: int, max_bytes: int, readable: int
+        self,
+        incarnation: int,
+        queue: int,
+        offset: int,
+        max_bytes: int,
+        readable: int,
+        *,
+        at_least_one: bool = True,
     ) -> ReadResult:
         """The same, waiting for the disk in a thread."""
         key = incarnation, queue
         while True:
             plan = await self._index.when_loaded(
-                lambda: self._plan(key, offset, max_bytes, readable)
+                lambda: self._plan(key, offset, max_bytes, readable, at_least_one)
             )
             if isinstance(plan, ReadResult):
                 return plan
@@ -118,7 +133,7 @@ class Reader:
         return result
 
     def _plan(
-        self, key: QueueKey, offset: int, max_bytes: int, readable: int
+        self, key: QueueKey, offset: int, max_bytes: int, readable: int, at_least_one: bool
     ) -> _Plan | ReadResult:
         """Raises NotLoaded."""
         low = self._index.min_offset(*key)
@@ -130,6 +145,8 @@ class Reader:
         entries = islice(self._index.locate(*key, offset, readable, max_bytes), BATCHES_MAX)
         runs = list(islice(_runs(_without_gaps(entries, offset)), RUNS_MAX))
         if runs:
+            if runs[0][0].size > max_bytes and not at_least_one:
+                return ReadResult(Status.OK, (), offset, low, high)
             return _Plan(key, offset, runs, low, high)
         found = next(self._index.locate(*key, offset, readable, max_bytes), None)
         if found is not None:
