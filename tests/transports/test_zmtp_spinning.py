@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -16,8 +17,8 @@ from cometmq.interfaces import Limits, Peer
 from cometmq.native import Received
 from cometmq.real_environment import RealEnvironment
 from cometmq.testing.clock import VirtualClock
+from cometmq.testing.transport_ends import PATIENCE_S, ReceiverThread
 from cometmq.testing.transport_ends import Caller as Client
-from cometmq.testing.transport_ends import ReceiverThread
 from cometmq.testing.zmtp import GREETING, message, ready
 from cometmq_transports.zmtp import ZmtpOptions, ZmtpTransport, channel, connect
 from cometmq_transports.zmtp.channel import ZmtpChannel
@@ -441,3 +442,36 @@ def test_others_are_heard_while_the_broker_looks_at_one(
         for _ in range(20):
             assert one.ask(b"one") == [b"one"]
             assert other.ask(b"other") == [b"other"]
+
+
+class Stubborn(Willing):
+    """Looks until something is found, and gives the loop no turn before."""
+
+    gave_up = False
+    patience_s = PATIENCE_S / 4
+
+    def look(
+        self, poll: Callable[[], T], now_s: Callable[[], float], looks: int = LOOKS
+    ) -> T | None:
+        begun_s = time.monotonic()
+        while not (found := super().look(poll, now_s)):
+            if time.monotonic() > begun_s + self.patience_s:
+                self.gave_up = True
+                return None
+        return found
+
+
+def test_who_asks_is_found_by_looking_though_another_was_answered_last(
+    receiver: ReceiverThread, listener: ZmtpListener
+) -> None:
+    """Where two take turns, or one ends and the other goes on, it is not looked at one only."""
+    spin = Stubborn()
+    receiver.call(lambda: setattr(listener, "_spin", spin))
+    with (
+        Client(connect(listener.address, Limits())).connected() as one,
+        Client(connect(listener.address, Limits())).connected() as other,
+    ):
+        for client in [one, other, one, other, one, one, one]:
+            assert client.ask(b"x") == [b"x"]
+            assert not spin.gave_up
+        spin.patience_s = 0.0

@@ -75,8 +75,10 @@ class ZmtpListener:
         self._spinning = False
         self._found: list[tuple[int, int]] = []
         """What the epoll said while we looked, not yet heard."""
+        self._answered: Connection | None = None
+        """Who was alone in the last turn, and answered."""
         self._expected: Connection | None = None
-        """Who is looked at while we do: it was answered last."""
+        """Who alone is looked at while we do, since it was answered twice in a row; None: all."""
         self._received: Received | None = None
         """What it said then, not yet heard."""
         self._epoll = select.epoll()
@@ -134,8 +136,8 @@ class ZmtpListener:
         del self._connections[descriptor]
         self._unfinished.pop(connection, None)
         self._sending.pop(connection, None)
-        if connection is self._expected:
-            self._expected = None
+        if connection is self._answered:
+            self._answered = self._expected = None
         self.holdings.forget(connection)
         connection.end()
         if self._closing is not None:
@@ -258,10 +260,11 @@ class ZmtpListener:
         while an answer waits for a sync, which needs the interpreter for itself."""
         if len(frames) > 1 or len(frames[0]) > SMALL_BYTES:
             return
+        assert isinstance(peer, Connection)
+        self._expected = peer if peer is self._answered else None
+        self._answered = peer
         if self._spin.passed(self._clock.monotonic_s()) and not self._spinning:
             self._spinning = True
-            assert isinstance(peer, Connection)
-            self._expected = peer
             self._loop.call_soon(self._look_on)
 
     def _look_on(self) -> None:
