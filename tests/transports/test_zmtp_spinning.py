@@ -397,6 +397,44 @@ def test_what_came_while_a_client_looked_is_not_forgotten(
     assert client.messages == [[b"x"], [b"y"]] * 10
 
 
+class Alarm(Exception):
+    """What the handler of a signal raises."""
+
+
+class Interrupted(Willing):
+    """Looks until something is found, and is interrupted before or just then."""
+
+    def __init__(self, early: bool) -> None:
+        super().__init__()
+        self.early = early
+
+    def look(
+        self, poll: Callable[[], T], now_s: Callable[[], float], looks: int = LOOKS
+    ) -> T | None:
+        while not self.early:
+            if super().look(poll, now_s, looks):
+                break
+        raise Alarm
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_comes_to_a_client_that_is_interrupted_is_not_lost_in_silence(
+    listener: ZmtpListener, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """It is received, or the connection ends, so that all is asked again."""
+    monkeypatch.setattr(channel, "_has_other_threads", lambda: False)
+    connected = connect(listener.address, Limits())
+    assert isinstance(connected, ZmtpChannel)
+    with Client(connected).connected() as client:
+        connected._spin = Interrupted(early)
+        assert connected.send([b"x"])
+        with pytest.raises(Alarm):
+            connected.wait(1.0)
+        connected._spin = Willing()
+        client.until(lambda: client.messages or "disconnected" in client.events)
+        assert client.messages or (native.loaded and not early)
+
+
 class Looking(Willing):
     """Looks for long at whom was answered last; everybody else has to wait."""
 

@@ -229,11 +229,16 @@ class ZmtpChannel:
         spin = self._spin
         if spin.passed(time.monotonic()) and not _has_other_threads():
             receive = self._receiver()
-            while spin.wanted:
-                self._found = None if receive is None else spin.look(receive, time.monotonic)
-                # Another thread may wake us.
-                if self._found or spin.look(self._look, time.monotonic, 1 if receive else LOOKS):
-                    return True
+            looks = LOOKS if receive is None else 1  # another thread may wake us
+            try:
+                while spin.wanted:
+                    self._found = None if receive is None else spin.look(receive, time.monotonic)
+                    if self._found or spin.look(self._look, time.monotonic, looks):
+                        return True
+            except BaseException:  # a signal's handler raised, maybe just when something came
+                if receive is not None and self._found is None and self._decoder.overwritten:
+                    self._end("disconnected", f"what came from {self._address} was interrupted")
+                raise
         return False
 
     def _receiver(self) -> Callable[[], Received | None] | None:

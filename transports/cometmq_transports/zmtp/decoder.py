@@ -45,6 +45,8 @@ SCRATCH_BYTES = 32 << 10
 Message = Sequence[Buffer]
 _NOTHING = memoryview(b"")
 _receive = native.receive
+_UNTOUCHED = 0xFF
+"""No frame begins like that."""
 
 
 class Decoder:
@@ -134,10 +136,17 @@ class Decoder:
         )
 
     def receiver(self, descriptor: int, most: int) -> Callable[[], Received | None]:
-        """The same, to be called again and again until something is there."""
+        """The same, to be called again and again until something is there. `overwritten` tells
+        whether something came if what it returned is lost."""
         assert _receive is not None
+        self._scratch[0] = _UNTOUCHED
         bounds = self._frame_bytes, self._frames_max, self._bytes_max
         return partial(_receive, descriptor, self._scratch, *bounds, most)
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether anything came since the last `receiver` was made; only until it is `received`."""
+        return self._scratch[0] != _UNTOUCHED
 
     def received(self, received: Received, most: int) -> list[Message]:
         """The messages that are whole now; nothing was held before."""
