@@ -26,6 +26,7 @@ from cometmq import (
     SendResult,
 )
 from cometmq.batch import parse
+from cometmq.client.connection import NEVER
 from cometmq.protocol import Operation
 from cometmq.testing import EmbeddedBroker
 from cometmq.testing.scripted_broker import Answer, ScriptedBroker
@@ -143,6 +144,32 @@ def test_nothing_works_after_close(scripted: ScriptedBroker) -> None:
     for call in calls:
         with pytest.raises(Closed, match="closed"):
             call()
+
+
+@pytest.mark.parametrize("what", ["send", "flush"])
+def test_who_comes_just_as_another_thread_closes_wakes_nobody(
+    scripted: ScriptedBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """What it would write to is closed, or a file of somebody else's by now."""
+    producer = Producer(ADDRESS, connect=scripted.connect)
+    producer.send(Message("orders", b"x"))
+    driver = producer._driver
+    loop_thread, check = driver._loop_thread, driver.check
+    assert isinstance(loop_thread, threading.Thread)
+
+    def closed_just_then() -> None:
+        check()
+        monkeypatch.undo()
+        producer.close()
+        loop_thread.join()
+        driver._asleep_until_s = NEVER  # as after a wake-up that might have been another's
+
+    monkeypatch.setattr(driver, "check", closed_just_then)
+    if what == "flush":
+        producer.flush()
+    else:
+        with pytest.raises(Closed):
+            producer.send(Message("new", b"x"))
 
 
 def test_callbacks_may_use_the_producer(producer: Producer) -> None:

@@ -62,7 +62,7 @@ class Driver:
         self.lock = threading.Lock()
         self._cond = threading.Condition(self.lock)
         self._waker = Waker()
-        self._ctrl_c = CtrlC(self._waker.wake)
+        self._ctrl_c = CtrlC(self._wake)
         self._pid = os.getpid()
         self._waiting = 0
         self._driving = False
@@ -318,6 +318,11 @@ class Driver:
             or (unsent and late_s > LOOK_AWAY_ALONE_S and engine.connection.unsent)
         ):
             self._asleep_until_s = 0.0
+            self._wake()
+
+    def _wake(self) -> None:
+        """Not once closed: the descriptor may be somebody else's by then."""
+        if self.engine.closed is None:
             self._waker.wake()
 
     def _run_deferred(self) -> None:
