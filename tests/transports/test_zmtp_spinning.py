@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 import time
@@ -513,3 +514,24 @@ def test_who_asks_is_found_by_looking_though_another_was_answered_last(
             assert client.ask(b"x") == [b"x"]
             assert not spin.gave_up
         spin.patience_s = 0.0
+
+
+def test_others_need_not_wait_for_the_end_of_a_look_at_one(
+    receiver: ReceiverThread, listener: ZmtpListener
+) -> None:
+    with (
+        Client(connect(listener.address, Limits())).connected() as one,
+        Client(connect(listener.address, Limits())).connected() as other,
+    ):
+        assert one.ask(b"once") == [b"once"]
+        assert one.ask(b"again") == [b"again"]
+
+        def look_as_the_other_asks() -> list[bytes]:
+            listener._spin = spin = Willing()
+            spin.wanted = True
+            assert other.channel.send([b"x"])
+            assert select.select([listener._epoll], [], [], PATIENCE_S)[0]
+            listener._look_on()
+            return receiver.messages[-1][1]
+
+        assert receiver.call(look_as_the_other_asks) == [b"x"]

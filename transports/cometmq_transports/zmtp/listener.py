@@ -27,7 +27,7 @@ from cometmq_transports.zmtp.connection import Connection
 from cometmq_transports.zmtp.decoder import SCRATCH_BYTES, Decoder
 from cometmq_transports.zmtp.holdings import Holdings
 from cometmq_transports.zmtp.options import ZmtpOptions
-from cometmq_transports.zmtp.spinning import SMALL_BYTES, Spin
+from cometmq_transports.zmtp.spinning import ALONE, LOOKS, SMALL_BYTES, Spin
 
 DRAIN_FRAMES = 128
 DRAIN_BYTES = 512 << 10
@@ -273,15 +273,25 @@ class ZmtpListener:
         if self._closing is not None or not self._spin.wanted:
             return
         look = None if self._expected is None else self._expected.looker(DRAIN_FRAMES)
-        if look is not None:  # the loop looks at the others, in between
-            self._received = self._spin.look(look, self._clock.monotonic_s)
-        else:
+        if look is None:
             self._found = self._spin.look(self._look_now, self._clock.monotonic_s) or []
+        else:
+            self._look_at_one(look)
         if self._received is not None or self._found:
             self._step()
         elif self._spin.wanted and not self._spinning:
             self._spinning = True
             self._loop.call_soon(self._look_on)
+
+    def _look_at_one(self, look: Callable[[], Received | None]) -> None:
+        """And at everybody now and then."""
+        spin, now_s = self._spin, self._clock.monotonic_s
+        for _ in range(LOOKS // ALONE):
+            self._received = spin.look(look, now_s, ALONE)
+            if self._received is None:
+                self._found = spin.look(self._look_now, now_s, 1) or []
+            if not spin.wanted:  # found something, or it is over
+                break
 
     def _look_now(self) -> list[tuple[int, int]]:
         return self._epoll.poll(0, CALLERS_MAX)

@@ -40,6 +40,8 @@ MISS = 8
 """So many finds a wait in which nothing was found costs."""
 LOOKS = 64
 """In a row, before who called may look after other things."""
+ALONE = 8
+"""Of these at one socket only, before one at everybody else's: they wait no longer."""
 LOOKS_MAX = 16 * LOOKS
 """In one wait, on a clock that stands still too."""
 
