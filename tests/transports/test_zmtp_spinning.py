@@ -516,6 +516,13 @@ def test_who_asks_is_found_by_looking_though_another_was_answered_last(
         spin.patience_s = 0.0
 
 
+def _look_on(listener: ZmtpListener) -> None:
+    """On the loop: as if it had looked for a while already."""
+    listener._spin = spin = Willing()
+    spin.wanted = True
+    listener._look_on()
+
+
 def test_others_need_not_wait_for_the_end_of_a_look_at_one(
     receiver: ReceiverThread, listener: ZmtpListener
 ) -> None:
@@ -527,11 +534,34 @@ def test_others_need_not_wait_for_the_end_of_a_look_at_one(
         assert one.ask(b"again") == [b"again"]
 
         def look_as_the_other_asks() -> list[bytes]:
-            listener._spin = spin = Willing()
-            spin.wanted = True
             assert other.channel.send([b"x"])
             assert select.select([listener._epoll], [], [], PATIENCE_S)[0]
-            listener._look_on()
+            _look_on(listener)
             return receiver.messages[-1][1]
 
         assert receiver.call(look_as_the_other_asks) == [b"x"]
+
+
+@pytest.mark.parametrize("why", ["closed", "paused", "gone"])
+def test_who_is_not_to_be_heard_is_not_looked_at(
+    receiver: ReceiverThread, listener: ZmtpListener, why: str
+) -> None:
+    with Client(connect(listener.address, Limits())).connected() as client:
+        assert client.ask(b"once") == [b"once"]
+        assert client.ask(b"again") == [b"again"]
+
+        def look_as_it_asks() -> list[bytes]:
+            peer, _ = receiver.messages[-1]
+            assert isinstance(peer, Connection)
+            assert client.channel.send([b"x"])
+            if why == "paused":
+                peer.send([bytes(2 * listener.credit_bytes)])
+                assert peer.paused
+            elif why == "closed":
+                peer.close()
+            else:
+                listener.drop(peer)
+            _look_on(listener)
+            return receiver.messages[-1][1]
+
+        assert receiver.call(look_as_it_asks) == [b"again"]
