@@ -76,3 +76,21 @@ def test_a_variable_keeps_it_from_being_looked_for(
     monkeypatch.setenv("COMETMQ_NATIVE", "0")
     assert native._built() is None
     assert not recwarn
+
+
+@pytest.mark.parametrize("value", ["false", "no", ""])
+def test_a_value_that_means_nothing_is_named(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("COMETMQ_NATIVE", value)
+    with pytest.warns(RuntimeWarning, match=f"is 0, 1 .* or require; '{value}' is taken as 1"):
+        assert native._built() is build
+
+
+@pytest.mark.parametrize("value", ["1", "require"])
+def test_the_values_that_ask_for_it_are_known(
+    build: ModuleType, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, value: str
+) -> None:
+    monkeypatch.setenv("COMETMQ_NATIVE", value)
+    assert native._built() is build
+    assert not recwarn

@@ -25,8 +25,12 @@ Frames = Sequence[Buffer]
 
 def _built() -> Any:
     """The module; or None, with a warning if there is one that is of no use."""
-    if os.environ.get("COMETMQ_NATIVE") == "0":
+    wanted = os.environ.get("COMETMQ_NATIVE", "1")
+    if wanted == "0":
         return None
+    if wanted not in ("1", "require"):
+        text = f"COMETMQ_NATIVE is 0, 1 (as when unset) or require; {wanted!r} is taken as 1"
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     try:
         module = importlib.import_module("cometmq.native._native")
     except ModuleNotFoundError:
