@@ -101,6 +101,7 @@ def test_delete_forgets_the_group(broker: EmbeddedBroker) -> None:
     ("typed", "code", "sentence"),
     [
         ("", 2, "nobody is there to be asked, so group billing was not deleted; --yes"),
+        ("", 2, "[y/N]: \n"),
         ("n\n", 1, "group billing was not deleted: the answer was no"),
     ],
 )

@@ -24,6 +24,7 @@ def ask_to_delete(what: str, loss: str) -> None:
     except click.Abort:
         if sys.stdin.isatty():
             raise
+        click.echo(err=True)  # behind the question
         raise click.UsageError(
             f"nobody is there to be asked, so {what} was not deleted; "
             "--yes deletes without a question"
