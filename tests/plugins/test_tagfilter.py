@@ -246,11 +246,25 @@ def test_what_the_disk_has_to_give_is_filtered_too() -> None:
         for tag in ("b", "b", "a"):
             await client.send(tagged(tag, "b"))
         await rig.settle()
-        rig.broker.log.read_now = lambda *_: None  # type: ignore[method-assign]
+        rig.broker.log.read_now = lambda *_, **__: None  # type: ignore[method-assign]
         answer = await fetch(client, "a", max_bytes=1)
         assert found(answer) == [(4, "a"), (5, "b")]
         part = part_of(await fetch(client, "c"))
         assert (part.next_offset, part.batches) == (6, 0)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("slowly", [False, True])
+def test_what_fits_once_it_is_cut_comes_whatever_came_before(slowly: bool) -> None:
+    async def scenario(rig: Rig, client: RawClient) -> None:
+        for queue in (0, 1):
+            await client.send(tagged("a", *["b"] * 9, body=bytes(1000), queue=queue))
+        if slowly:
+            rig.broker.log.read_now = lambda *_, **__: None  # type: ignore[method-assign]
+        parts = [FetchPart("t", queue, 0) for queue in (0, 1)]
+        answer = await client.fetch(*parts, filter="a", max_bytes=5000)
+        assert found(answer) == [(0, "a"), (0, "a")]
 
     play(scenario)
 
