@@ -274,7 +274,10 @@ def _later(peer: Peer, frames: Sequence[Buffer]) -> None:
     asyncio.get_running_loop().call_soon(peer.send, frames)
 
 
-@pytest.mark.parametrize("directly", [True, False])
+in_c = pytest.mark.skipif(not native.loaded, reason="without the module in C")
+
+
+@pytest.mark.parametrize("directly", [pytest.param(True, marks=in_c), False])
 def test_the_broker_looks_after_a_lone_request_and_comes_to_an_end(
     receiver: ReceiverThread,
     listener: ZmtpListener,
@@ -282,8 +285,6 @@ def test_the_broker_looks_after_a_lone_request_and_comes_to_an_end(
     directly: bool,
 ) -> None:
     """Time stands still here, so that requests follow at once and looking always pays."""
-    if directly and not native.loaded:
-        pytest.skip("without the module in C")
     looks = 0
     looker = Connection.looker
 
